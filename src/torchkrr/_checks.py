@@ -1,0 +1,187 @@
+"""Input validation, and the only place that words an input error.
+
+Each message says what was expected, what came, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import InputError, InputTypeError, ShapeError
+
+INDEX_DTYPES = (torch.int64, torch.int32)
+
+
+def check_tensor(name: str, tensor: Any) -> None:
+    if not isinstance(tensor, Tensor):
+        raise InputTypeError(
+            f"{name} must be a torch.Tensor, got {type(tensor).__name__}. "
+            f"Convert it first, for instance with torch.as_tensor({name})."
+        )
+
+
+def check_floating(name: str, tensor: Tensor) -> None:
+    if not tensor.is_floating_point():
+        raise InputTypeError(
+            f"{name} must have a floating dtype, got {tensor.dtype}. Convert it, for instance with {name}.float()."
+        )
+
+
+def check_nonempty(name: str, tensor: Tensor) -> None:
+    if tensor.numel() == 0:
+        raise ShapeError(f"{name} is empty (shape {_shape(tensor)}). Give at least one row with at least one feature.")
+
+
+def check_points(name: str, tensor: Any, *, batched: bool = False) -> None:
+    """Floating points of shape (N, D), or (*, N, D) if `batched`."""
+    check_tensor(name, tensor)
+    check_floating(name, tensor)
+    expected = "(*, rows, features)" if batched else "(rows, features)"
+    if tensor.ndim < 2 or (not batched and tensor.ndim > 2):
+        remedy = f"{name}[None, :] makes one row of it" if tensor.ndim == 1 else f"flatten {name} to two dimensions"
+        raise ShapeError(f"{name} must have shape {expected}, got {_shape(tensor)}. For instance, {remedy}.")
+    check_nonempty(name, tensor)
+
+
+def check_values(values: Any, *, batched: bool = False) -> None:
+    """Floating values of shape (N, C), or (*, N, C) if `batched`."""
+    check_tensor("values", values)
+    if not values.is_floating_point():
+        raise InputTypeError(
+            f"values must have a floating dtype, got {values.dtype}. For class labels use "
+            "torch.nn.functional.one_hot(labels).to(dtype), with the dtype of the centers; "
+            "for numbers use values.to(dtype)."
+        )
+    if values.ndim < 2 or (not batched and values.ndim > 2):
+        expected = "(*, N, C)" if batched else "(N, C)"
+        remedy = "For one output per center, pass values[:, None]." if values.ndim == 1 else "Flatten it first."
+        raise ShapeError(f"values must have shape {expected}, got {_shape(values)}. {remedy}")
+    check_nonempty("values", values)
+
+
+def check_alike(**tensors: Tensor) -> None:
+    """All tensors share one dtype and one device."""
+    named = list(tensors.items())
+    first_name, first = named[0]
+    for name, tensor in named[1:]:
+        if tensor.dtype != first.dtype:
+            raise InputTypeError(
+                f"{', '.join(tensors)} must share one dtype, but {first_name} is {first.dtype} and "
+                f"{name} is {tensor.dtype}. Convert one of them, for instance {name}.to({first_name}.dtype)."
+            )
+        if tensor.device != first.device:
+            raise InputError(
+                f"{', '.join(tensors)} must be on one device, but {first_name} is on {first.device} and "
+                f"{name} is on {tensor.device}. Move one of them, for instance {name}.to({first_name}.device)."
+            )
+
+
+def check_same_features(first_name: str, first: Tensor, second_name: str, second: Tensor) -> None:
+    if first.shape[-1] != second.shape[-1]:
+        raise ShapeError(
+            f"{first_name} has {first.shape[-1]} features but {second_name} has {second.shape[-1]}. "
+            "Both must come from the same feature space, for instance the same backbone stage."
+        )
+
+
+def check_same_rows(first_name: str, first: Tensor, second_name: str, second: Tensor) -> None:
+    if first.shape[-2] != second.shape[-2]:
+        raise ShapeError(
+            f"{first_name} has {first.shape[-2]} rows but {second_name} has {second.shape[-2]}. "
+            f"Each row of {first_name} needs its row of {second_name}."
+        )
+
+
+def check_broadcastable(**tensors: Tensor) -> None:
+    """The leading dimensions (all but the last two) broadcast."""
+    leading = {name: tensor.shape[:-2] for name, tensor in tensors.items()}
+    try:
+        torch.broadcast_shapes(*leading.values())
+    except RuntimeError:
+        got = ", ".join(f"{name} has {tuple(shape)}" for name, shape in leading.items())
+        raise ShapeError(
+            f"The leading dimensions must broadcast, but {got}. Expand or unsqueeze one of them."
+        ) from None
+
+
+def check_finite(name: str, tensor: Tensor) -> None:
+    # The sum is one pass without a temporary; only a suspicious sum pays for the full test.
+    if bool(torch.isfinite(tensor.detach().sum())):
+        return
+    finite = torch.isfinite(tensor.detach())
+    if not bool(finite.all()):
+        first = tuple((~finite).nonzero()[0].tolist())
+        raise InputError(
+            f"{name} must be finite, but {int((~finite).sum())} of {tensor.numel()} entries are NaN or infinite "
+            f"(the first at {first}). Remove or impute those rows."
+        )
+
+
+def check_num_neighbors(num_neighbors: Any, num_available: int, *, what: str = "the number of centers") -> None:
+    if isinstance(num_neighbors, bool) or not isinstance(num_neighbors, int):
+        raise InputTypeError(f"num_neighbors must be an int, got {num_neighbors!r}.")
+    if not 1 <= num_neighbors <= num_available:
+        raise InputError(
+            f"num_neighbors must lie between 1 and {what} ({num_available}), got {num_neighbors}. "
+            "Lower num_neighbors, or use KernelRidge, which solves on every center."
+        )
+
+
+def check_indices(name: str, indices: Any, num_rows: int, num_centers: int) -> None:
+    """Integer indices of shape (Q, M) with entries in [0, N)."""
+    check_tensor(name, indices)
+    if indices.dtype not in INDEX_DTYPES:
+        raise InputTypeError(f"{name} must have dtype torch.int64, got {indices.dtype}. Use {name}.long().")
+    if indices.ndim != 2 or indices.shape[0] != num_rows:
+        raise ShapeError(
+            f"{name} must have shape (Q, M) with one row for each of the {num_rows} queries, got {_shape(indices)}."
+        )
+    if indices.shape[1] == 0:
+        raise ShapeError(f"{name} has no columns. Give at least one neighbor per query.")
+    check_index_range(name, indices, num_centers)
+
+
+def check_index_range(name: str, indices: Tensor, num_centers: int) -> None:
+    low, high = int(indices.min()), int(indices.max())
+    if low < 0 or high >= num_centers:
+        raise InputError(
+            f"{name} must lie between 0 and {num_centers - 1} (there are {num_centers} centers), "
+            f"got values from {low} to {high}. Search the neighbors again for these centers."
+        )
+
+
+def check_ridge(ridge: Any, num_centers: int | None = None) -> None:
+    """A non-negative number or 0-d tensor, or one per center if `num_centers` is given."""
+    if isinstance(ridge, Tensor):
+        check_floating("ridge", ridge)
+        per_center = num_centers is not None and tuple(ridge.shape) == (num_centers,)
+        if ridge.ndim != 0 and not per_center:
+            expected = "a number or a 0-d tensor" + (f", or have shape ({num_centers},)" if num_centers else "")
+            raise ShapeError(f"ridge must be {expected}, got shape {_shape(ridge)}.")
+        smallest = float(ridge.detach().min())
+    elif isinstance(ridge, (int, float)) and not isinstance(ridge, bool):
+        smallest = float(ridge)
+    else:
+        raise InputTypeError(f"ridge must be a number or a tensor, got {type(ridge).__name__}.")
+    if not smallest >= 0 or smallest == float("inf"):
+        raise InputError(f"ridge must be finite and not negative, got {smallest}. A typical value is 1e-9.")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+
+
+def check_positive(name: str, value: float | Tensor) -> None:
+    lowest = float(value.detach().min()) if isinstance(value, Tensor) else float(value)
+    highest = float(value.detach().max()) if isinstance(value, Tensor) else float(value)
+    if not lowest > 0 or highest == float("inf"):
+        raise InputError(f"{name} must be positive and finite, got {lowest}.")
+
+
+def _shape(tensor: Tensor) -> str:
+    return str(tuple(tensor.shape))

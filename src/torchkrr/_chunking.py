@@ -1,0 +1,95 @@
+"""Byte budgets, and chunks of rows worked off on several threads.
+
+torch factors a batch of small matrices one after the other, whatever its thread count. So chunks of
+queries go to worker threads that use one intra-op thread each: the work scales with the cores, and
+temporaries are bounded by the number of workers times the size of a chunk.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+# Temporaries of one chunk. On a CPU a chunk should stay in the outer cache; an accelerator wants large batches.
+CPU_CHUNK_BYTES = 8 << 20
+ACCELERATOR_CHUNK_BYTES = 256 << 20
+SEARCH_BYTES = 32 << 20
+
+
+def chunk_bytes(device: torch.device) -> int:
+    return CPU_CHUNK_BYTES if device.type == "cpu" else ACCELERATOR_CHUNK_BYTES
+
+
+def rows_per_chunk(bytes_per_row: int, budget: int, *, most: int | None = None) -> int:
+    rows = max(1, budget // max(1, bytes_per_row))
+    return rows if most is None else min(rows, most)
+
+
+def ranges(total: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
+
+
+def map_in_order(function: Callable[[slice], T], chunks: list[slice], device: torch.device) -> Iterator[T]:
+    """Yield `function(chunk)` in order, computed ahead on worker threads where that helps.
+
+    `function` must not need gradients: grad mode does not follow it into a worker.
+    """
+    workers = torch.get_num_threads() if device.type == "cpu" else 1
+    if workers == 1 or len(chunks) == 1:
+        yield from map(function, chunks)
+        return
+    pool = _workers(workers)
+    # Two chunks per worker in flight keep the workers busy and the memory bounded.
+    waiting: deque[Future[T]] = deque()
+    remaining = iter(chunks)
+    for chunk in remaining:
+        waiting.append(pool.submit(function, chunk))
+        if len(waiting) >= 2 * workers:
+            break
+    try:
+        while waiting:
+            yield waiting.popleft().result()
+            for chunk in remaining:
+                waiting.append(pool.submit(function, chunk))
+                break
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+_pools_lock = threading.Lock()
+
+
+def _workers(count: int) -> ThreadPoolExecutor:
+    key = (os.getpid(), count)  # threads do not survive a fork, so a child process makes its own
+    with _pools_lock:
+        if key not in _pools:
+            _pools[key] = _new_pool(count)
+        return _pools[key]
+
+
+def _new_pool(count: int) -> ThreadPoolExecutor:
+    before = torch.get_num_threads()
+    ready = threading.Barrier(count + 1)
+
+    def start() -> None:
+        torch.set_num_threads(1)
+        ready.wait()
+
+    pool = ThreadPoolExecutor(count, thread_name_prefix="torchkrr", initializer=start)
+    for _ in range(count):
+        pool.submit(ready.wait)  # each task holds its thread, so that all `count` threads start
+    ready.wait()
+    # torch's count is per thread, but threads started later inherit the last one set: put it back.
+    torch.set_num_threads(before)
+    ready.wait()
+    return pool

@@ -1,0 +1,46 @@
+"""Which dtype a problem is solved in.
+
+Half precision is solved in float32. Under autocast the inputs of different precision that meet here
+(features in half, centers in float32) are brought to float32, as autocast does for its own
+precision-sensitive operations, and autocast is off inside.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+HALF = (torch.float16, torch.bfloat16)
+
+
+def working_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in HALF else dtype
+
+
+def has_float64(device: torch.device) -> bool:
+    return device.type != "mps"
+
+
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Run `function` outside autocast, its half-precision tensors cast to float32 if autocast was on."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        device_type = tensors[0].device.type if tensors else "cpu"
+        if not torch.is_autocast_enabled(device_type):
+            return function(*args, **kwargs)
+        with torch.autocast(device_type, enabled=False):
+            return function(*map(_widen, args), **{name: _widen(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
+
+    return wrapped
+
+
+def _widen(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value

@@ -1,0 +1,158 @@
+r"""The gradient of local solves, by hand.
+
+Let $g$ arrive at the prediction $w^\top y$ and $\gamma$ at the squared power function. With $w = S u$ and
+$\alpha = A^{-1} S y$ (projected if there is a trend) saved from the forward pass, and
+
+$$ \beta = S\alpha g, \qquad \tilde\beta = \beta - \gamma w, $$
+
+every first derivative follows without another factorisation:
+
+$$ \bar y = w g^\top,\quad \bar k = \tilde\beta - \gamma w,\quad
+   \bar K = -\tfrac12\bigl(w\tilde\beta^\top + \tilde\beta w^\top\bigr),\quad \bar\lambda_i = -w_i\tilde\beta_i . $$
+
+Distances then give, with $C_{ij} = 2\bar K_{ij}\,\varphi'(d_{ij})/d_{ij}$,
+$\bar x_i = \sum_j C_{ij}(x_i - x_j) + \bar k_i\,\varphi'(d_i)/d_i\,(x_i - z)$, and the query gets minus the sum of the last
+term.
+
+The power function needs no solve of its own because $w$ minimises it. Faded weights do not: there
+$-2A^{-1}(I - S^2)u$ is one more column of $\alpha$, with $\gamma$ as its $g$, and the taper has a gradient of its own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..distances import safe_sqrt
+from ..kernels import profile_gradient
+from .cells import CellOptions, Neighborhoods, gather, outer_taper, pair_squared, smooth_taper
+from .solve import Solution, adjoint
+
+
+class Saved(NamedTuple):
+    """What the forward pass keeps for each query: vectors, never an M x M matrix."""
+
+    inner: Tensor  # (q, M): u
+    adjoint: Tensor  # (q, M, C): alpha, or (q, M, C + 1) with the power function of faded weights
+    multiples: Tensor  # (q, C) or (q, C + 1) with a trend: what its projection took off alpha; else (q, 0)
+    gap: Tensor  # (q,) with a trend: mu; else (0,)
+
+
+class Arriving(NamedTuple):
+    """Gradients arriving at the outputs."""
+
+    mean: Tensor  # (q, C)
+    power_squared: Tensor  # (q,)
+
+
+class CellGradients(NamedTuple):
+    query: Tensor  # (q, E)
+    members: Tensor  # (q, M or M + 1, E), to be added to the rows of the centers
+    values: Tensor  # (q, M, C), likewise for the values
+    ridge: Tensor  # (q, M)
+    profile: list[Tensor | None]
+
+
+def keep(solution: Solution, local_values: Tensor, *, power: bool) -> Saved:
+    """What `gradients` will need; cells that are not resolved keep zeros."""
+    system = solution.system
+    columns = local_values if system.outer is None else system.outer.unsqueeze(-1) * local_values
+    if power and system.taper is not None:
+        lost = -2 * (1 - system.taper.square()) * solution.inner
+        columns = torch.cat((columns, lost.unsqueeze(-1)), dim=-1)
+    solved, multiples = adjoint(solution, columns)
+    bad = ~solution.resolved
+    gap = solution.inner.new_empty(0) if solution.trend is None else solution.trend.gap.masked_fill(bad, 0)
+    return Saved(
+        solution.inner.masked_fill(bad[:, None], 0),
+        solved.masked_fill(bad[:, None, None], 0),
+        multiples.masked_fill(bad[:, None], 0),
+        gap,
+    )
+
+
+def gradients(
+    query: Tensor,
+    centers: Tensor,
+    local_values: Tensor,
+    indices: Tensor,
+    ridge: Tensor,
+    saved: Saved,
+    arriving: Arriving,
+    options: CellOptions,
+    learned: list[Tensor],
+) -> CellGradients:
+    hood = gather(query, centers, indices, fade=options.fade)
+    outer = outer_taper(hood.taper, options)
+    weights = saved.inner if outer is None else outer * saved.inner  # (q, M)
+    gamma = arriving.power_squared.unsqueeze(-1)  # (q, 1)
+    columns = arriving.mean  # (q, C)
+    if saved.adjoint.shape[-1] > columns.shape[-1]:
+        columns = torch.cat((columns, gamma), dim=-1)
+    inner_beta = (saved.adjoint @ columns.unsqueeze(-1)).squeeze(-1)  # (q, M)
+    beta = inner_beta if hood.taper is None else hood.taper * inner_beta
+    beta_tilde = beta - gamma * weights
+    grad_cross = beta_tilde - gamma * weights  # (q, M)
+
+    distance = pair_squared(hood).sqrt_()  # (q, M, M)
+    both = torch.stack((weights, beta_tilde), dim=-1)  # (q, M, 2)
+    grad_gram = both @ (-0.5 * both).flip(-1).mT  # (q, M, M)
+    coefficients = options.kernel.slope_over_distance(distance).mul_(grad_gram).mul_(2)
+    members = hood.members
+    grad_members = torch.baddbmm(coefficients.sum(-1, keepdim=True) * members, coefficients, members, alpha=-1)
+    member_distance = safe_sqrt(hood.member_squared)
+    pull = (grad_cross * options.kernel.slope_over_distance(member_distance)).unsqueeze(-1) * members  # (q, M, E)
+    if hood.taper is not None:
+        on_values = (local_values @ arriving.mean.unsqueeze(-1)).squeeze(-1)
+        grad_taper = _taper_gradient(hood, ridge, saved, on_values, columns, gamma, weights, inner_beta, distance, options)
+        pull = pad(pull, (0, 0, 0, 1)) + _through_taper(hood, grad_taper)
+        grad_members = pad(grad_members, (0, 0, 0, 1))
+    return CellGradients(
+        query=-pull.sum(1),
+        members=grad_members + pull,
+        values=weights.unsqueeze(-1) * arriving.mean.unsqueeze(-2),
+        ridge=-weights * beta_tilde,
+        profile=profile_gradient(options.kernel, learned, [distance, member_distance], [grad_gram, grad_cross]),
+    )
+
+
+def _taper_gradient(
+    hood: Neighborhoods,
+    ridge: Tensor,
+    saved: Saved,
+    on_values: Tensor,
+    columns: Tensor,
+    gamma: Tensor,
+    weights: Tensor,
+    inner_beta: Tensor,
+    distance: Tensor,
+    options: CellOptions,
+) -> Tensor:
+    r"""$\bar s$ from $w = Su$, $p = Sk$, $t = S1$ and $A = S(K+\Lambda)S + I - S^2$; `(q, M)`."""
+    assert hood.taper is not None
+    gram = options.kernel.profile(distance)  # (q, M, M)
+    cross = options.kernel.profile(safe_sqrt(hood.member_squared))  # (q, M)
+    pair = torch.stack((weights, hood.taper * inner_beta), dim=-1)  # (q, M, 2)
+    ridge = ridge.expand_as(weights).unsqueeze(-1)
+    weights_image, beta_image = (gram @ pair + ridge * pair).unbind(-1)  # (K + Lambda) w, (K + Lambda) S beta
+    on_weights = on_values + 2 * gamma * (weights_image - cross)
+    result = on_weights * saved.inner + inner_beta * (cross - weights_image + 2 * hood.taper * saved.inner)
+    result = result - saved.inner * beta_image
+    if not options.trend:
+        return result
+    # t = S1 enters through A u = p + mu t and t u = 1: its gradient is mu beta minus a multiple of u.
+    multiple = (saved.multiples * columns).sum(-1, keepdim=True) + 2 * gamma * saved.gap.unsqueeze(-1)
+    return result + saved.gap.unsqueeze(-1) * inner_beta - multiple * saved.inner
+
+
+def _through_taper(hood: Neighborhoods, grad_taper: Tensor) -> Tensor:
+    """Gradient of the offsets `(q, M + 1, E)` through the distances that shape the taper."""
+    distance = safe_sqrt(hood.cross_squared)
+    with torch.enable_grad():
+        leaf = distance.detach().requires_grad_()
+        (grad_distance,) = torch.autograd.grad(smooth_taper(leaf), leaf, grad_taper)
+    apart = distance > 0
+    return torch.where(apart, grad_distance / torch.where(apart, distance, 1.0), 0.0).unsqueeze(-1) * hood.offsets

@@ -1,0 +1,105 @@
+r"""From neighbor indices to the local system of each query.
+
+Offsets are taken relative to the query before any inner product, so that cancellation in
+$|o_i - o_j|^2 = |o_i|^2 + |o_j|^2 - 2\,o_i\cdot o_j$ is relative to the radius of the neighborhood, not to the origin.
+The difference tensor `(q, M, M, E)` is never built.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..distances import safe_sqrt
+from ..kernels import Kernel
+
+
+class CellOptions(NamedTuple):
+    """What kind of local problem is solved; the same for every cell of a call."""
+
+    kernel: Kernel
+    trend: bool = False
+    fade: bool = False
+
+
+class Neighborhoods(NamedTuple):
+    """`q` neighborhoods of `M` centers each, in the embedded space."""
+
+    offsets: Tensor  # (q, M, E), or (q, M + 1, E) with fade: the last row only sets the radius
+    cross_squared: Tensor  # (q, M) or (q, M + 1): squared distances to the query, by difference
+    taper: Tensor | None  # (q, M), with fade only
+
+    @property
+    def members(self) -> Tensor:
+        return self.offsets if self.taper is None else self.offsets[:, :-1]  # (q, M, E)
+
+    @property
+    def member_squared(self) -> Tensor:
+        return self.cross_squared if self.taper is None else self.cross_squared[:, :-1]  # (q, M)
+
+
+class LocalSystem(NamedTuple):
+    r"""$A u = p$ with $A = S(K+\Lambda)S + I - S^2$ and $p = S k$; without fade $S = I$."""
+
+    matrix: Tensor  # (q, M, M)
+    rhs: Tensor  # (q, M)
+    cross: Tensor  # (q, M): k
+    gram: Tensor | None  # (q, M, M): K, kept with fade only, where A is not K plus a diagonal
+    taper: Tensor | None  # (q, M): the diagonal of S
+    outer: Tensor | None  # (q, M): what turns u into the weights on the values, and 1 into the trend
+
+
+def gather(query: Tensor, centers: Tensor, indices: Tensor, *, fade: bool) -> Neighborhoods:
+    offsets = centers[indices] - query.unsqueeze(1)  # (q, M, E)
+    cross_squared = offsets.square().sum(-1)  # (q, M)
+    return Neighborhoods(offsets, cross_squared, smooth_taper(safe_sqrt(cross_squared)) if fade else None)
+
+
+def pair_squared(neighborhoods: Neighborhoods) -> Tensor:
+    """Squared distances between the members, zero on the diagonal exactly."""
+    members, squared = neighborhoods.members, neighborhoods.member_squared
+    sums = squared.unsqueeze(-1) + squared.unsqueeze(-2)  # (q, M, M)
+    pairs = torch.baddbmm(sums, members, members.mT, alpha=-2).clamp_min_(0)
+    pairs.diagonal(dim1=-2, dim2=-1).zero_()
+    return pairs
+
+
+def assemble(neighborhoods: Neighborhoods, ridge: Tensor, options: CellOptions) -> LocalSystem:
+    gram = options.kernel.of_squared(pair_squared(neighborhoods))  # (q, M, M)
+    cross = options.kernel.of_squared(neighborhoods.member_squared)  # (q, M)
+    taper = neighborhoods.taper
+    if taper is None:
+        matrix = torch.diagonal_scatter(gram, gram.diagonal(dim1=-2, dim2=-1) + ridge, dim1=-2, dim2=-1)
+        return LocalSystem(matrix, cross, cross, None, None, None)
+    tapered = taper.unsqueeze(-1) * gram * taper.unsqueeze(-2)
+    # With phi(0) = 1 the diagonal of S(K + Lambda)S + I - S^2 is 1 + s^2 lambda.
+    diagonal = (1 + taper.square() * ridge).expand_as(taper)
+    matrix = torch.diagonal_scatter(tapered, diagonal, dim1=-2, dim2=-1)
+    return LocalSystem(matrix, taper * cross, cross, gram, taper, outer_taper(taper, options))
+
+
+def outer_taper(taper: Tensor | None, options: CellOptions) -> Tensor | None:
+    """The taper of the weights and of the trend."""
+    if taper is None or not options.trend:
+        return taper
+    # If every member is on the border nothing is left to solve: the limit of the trend is the plain mean.
+    return torch.where((taper == 0).all(-1, keepdim=True), 1.0, taper)
+
+
+def smooth_taper(distance: Tensor) -> Tensor:
+    r"""$s_j = h((d_j - r)/(R - r))$ for `(q, M + 1)` distances, nearest first; `(q, M)`.
+
+    $R$ is the last distance and $r = d_{\lceil 3M/4\rceil}$; $h$ falls from 1 at 0 to 0 at 1 with two continuous
+    derivatives. If $R = r$ it is the indicator of $d_j < R$.
+    """
+    count = distance.shape[-1] - 1
+    rank = math.ceil(3 * count / 4) - 1
+    radius, inner = distance[:, -1:], distance[:, rank : rank + 1]
+    width = radius - inner
+    open_ring = width > 0
+    t = ((distance[:, :-1] - inner) / torch.where(open_ring, width, 1.0)).clamp(0, 1)
+    falling = 1 - t.pow(3) * (10 - 15 * t + 6 * t.square())
+    return torch.where(open_ring, falling, (distance[:, :-1] < radius).to(distance.dtype))

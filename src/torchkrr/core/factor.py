@@ -1,0 +1,49 @@
+r"""Cholesky factors, and whether they can be trusted.
+
+A cell is *unresolved* in its dtype when its factorisation fails or when
+
+$$ \varepsilon\,\|w\|_2 / p_{\min} > 10^{-3}, $$
+
+with $w$ the weights and $p_{\min}$ the smallest squared pivot: an estimate of the rounding error of the prediction relative
+to the values.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+UNRESOLVED = 1e-3
+
+
+class Factor(NamedTuple):
+    upper: Tensor  # (*, M, M) with A = upper.mT @ upper
+    sound: Tensor  # (*,) bool: the factorisation went through
+    smallest_pivot: Tensor  # (*,): squared
+
+
+def cholesky(matrix: Tensor) -> Factor:
+    # The upper factor is what LAPACK finds without transposing a row-major matrix: a quarter faster than the lower one.
+    upper, info = torch.linalg.cholesky_ex(matrix, upper=True)
+    sound = info == 0
+    smallest = upper.detach().diagonal(dim1=-2, dim2=-1).amin(-1).square()
+    return Factor(upper, sound, smallest)
+
+
+def whiten(factor: Factor, rhs: Tensor) -> Tensor:
+    r"""$U^{-\top} B$ for a matrix `(*, M, C)`."""
+    return torch.linalg.solve_triangular(factor.upper.mT, rhs, upper=False)
+
+
+def unwhiten(factor: Factor, rhs: Tensor) -> Tensor:
+    r"""$U^{-1} B$ for a matrix `(*, M, C)`."""
+    return torch.linalg.solve_triangular(factor.upper, rhs, upper=True)
+
+
+def is_resolved(factor: Factor, weight_norm: Tensor) -> Tensor:
+    """The rule of this file; `weight_norm` broadcasts against the batch of factors. NaN counts as unresolved."""
+    epsilon = torch.finfo(factor.upper.dtype).eps
+    trusted = epsilon * weight_norm.detach() <= UNRESOLVED * factor.smallest_pivot
+    return factor.sound & trusted

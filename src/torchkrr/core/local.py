@@ -1,0 +1,212 @@
+"""Local solves over many queries: chunks, threads and autograd.
+
+The forward pass keeps vectors per query, never an M x M matrix. First derivatives come from `backward`; derivatives of
+those, and of weights and paths, from running the plain formula of `solve` again under autograd, chunk by chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from .._chunking import chunk_bytes, map_in_order, ranges, rows_per_chunk
+from .backward import Arriving, CellGradients, Saved, gradients, keep
+from .cells import CellOptions
+from .solve import path, predict, solve
+
+Kind = Literal["mean", "weights", "path"]
+SMALLEST_CHUNK = 8
+
+
+class LocalResult(NamedTuple):
+    first: Tensor  # mean (Q, C), weights (Q, M) or path of means (Q, M, C)
+    power_squared: Tensor  # (Q,), or (Q, M) for a path; not clamped
+    resolved: Tensor  # (Q,) bool
+
+
+def local_solve(
+    query: Tensor, centers: Tensor, values: Tensor, indices: Tensor, ridge: Tensor, options: CellOptions, kind: Kind
+) -> LocalResult:
+    """Solve every cell in the dtype of its inputs; cells that are not `resolved` hold no usable numbers.
+
+    Shape:
+        - query: `(Q, E)`, centers: `(N, E)`, both embedded; values: `(N, C)`; indices: `(Q, M)`
+        - ridge: `()`, `(Q, 1)` or `(Q, M)`
+    """
+    learned = options.kernel.learned_in_profile()
+    inputs = (query, centers, values, ridge, *learned)
+    needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    first, power_squared, resolved, *_ = _LocalSolve.apply(
+        query, centers, values, ridge, indices, options, kind, needs_gradient, *learned
+    )
+    return LocalResult(first, power_squared, resolved)
+
+
+class _LocalSolve(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        query: Tensor,
+        centers: Tensor,
+        values: Tensor,
+        ridge: Tensor,
+        indices: Tensor,
+        options: CellOptions,
+        kind: Kind,
+        needs_gradient: bool,
+        *learned: Tensor,
+    ) -> tuple[Tensor, ...]:
+        def work(chunk: slice) -> tuple[Tensor, ...]:
+            with torch.no_grad():
+                return _evaluate(
+                    query[chunk], centers, values, _rows(ridge, chunk), indices[chunk], options, kind, needs_gradient
+                )
+
+        chunks = _chunks(query, centers, values, indices)
+        parts = list(map_in_order(work, chunks, query.device))
+        return parts[0] if len(parts) == 1 else tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        query, centers, values, ridge, indices, ctx.options, ctx.kind, _, *learned = inputs
+        _, _, resolved, *saved = output
+        ctx.mark_non_differentiable(resolved, *saved)
+        ctx.save_for_backward(query, centers, values, ridge, indices, resolved, *saved, *learned)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        query, centers, values, ridge, indices, resolved, inner, adjoint, multiples, gap, *learned = ctx.saved_tensors
+        inputs = (query, centers, values, ridge)
+        arriving = Arriving(grads[0], grads[1])
+        if ctx.kind == "mean" and not torch.is_grad_enabled():
+            saved = Saved(inner, adjoint, multiples, gap)
+            found = _by_hand(inputs, indices, saved, arriving, ctx.options, learned, ctx.needs_input_grad)
+        else:
+            found = _by_autograd(inputs, indices, resolved, arriving, ctx.options, ctx.kind, learned, ctx.needs_input_grad)
+        return *found[:4], None, None, None, None, *found[4:]
+
+
+def _evaluate(
+    query: Tensor,
+    centers: Tensor,
+    values: Tensor,
+    ridge: Tensor,
+    indices: Tensor,
+    options: CellOptions,
+    kind: Kind,
+    needs_gradient: bool,
+    resolved: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """The two outputs of `kind`, which cells are resolved, and what the backward pass needs (or empty tensors)."""
+    nothing = [query.new_empty(len(query), 0) for _ in Saved._fields]
+    if kind == "path":
+        return *path(query, centers, values[indices], indices, ridge, options, resolved=resolved), *nothing
+    solution = solve(query, centers, indices, ridge, options, resolved=resolved)
+    if kind == "weights":
+        weights = pad(solution.weights, (0, 1)) if options.fade else solution.weights
+        return weights, solution.power_squared, solution.resolved, *nothing
+    local_values = values[_members(indices, options)]  # (q, M, C)
+    mean = predict(solution.weights, local_values)
+    saved = keep(solution, local_values, power=True) if needs_gradient else nothing
+    return mean, solution.power_squared, solution.resolved, *saved
+
+
+def _by_hand(
+    inputs: tuple[Tensor, ...],
+    indices: Tensor,
+    saved: Saved,
+    arriving: Arriving,
+    options: CellOptions,
+    learned: list[Tensor],
+    needs: tuple[bool, ...],
+) -> list[Tensor | None]:
+    query, centers, values, ridge = inputs
+    members = _members(indices, options)
+
+    def work(chunk: slice) -> CellGradients:
+        with torch.no_grad():
+            return gradients(
+                query[chunk],
+                centers,
+                values[members[chunk]],
+                indices[chunk],
+                _rows(ridge, chunk),
+                Saved(*(part[chunk] for part in saved)),
+                Arriving(*(grad[chunk] for grad in arriving)),
+                options,
+                learned,
+            )
+
+    totals: list[Tensor | None] = [torch.zeros_like(t) if need else None for t, need in zip(inputs, needs, strict=False)]
+    profile: list[Tensor | None] = [None] * len(learned)
+    chunks = _chunks(query, centers, values, indices)
+    # Only this thread adds, and in order: the sums do not depend on which worker finished first.
+    for chunk, found in zip(chunks, map_in_order(work, chunks, query.device), strict=True):
+        for_query, for_centers, for_values, for_ridge = totals
+        if for_query is not None:
+            for_query[chunk] = found.query
+        if for_centers is not None:
+            for_centers.index_add_(0, indices[chunk].flatten(), found.members.flatten(0, 1))
+        if for_values is not None:
+            for_values.index_add_(0, members[chunk].flatten(), found.values.flatten(0, 1))
+        if for_ridge is not None:
+            target = for_ridge if for_ridge.ndim == 0 else for_ridge[chunk]
+            target += found.ridge.sum_to_size(target.shape)
+        profile = [_add(total, part) for total, part in zip(profile, found.profile, strict=True)]
+    return [*totals, *profile]
+
+
+def _by_autograd(
+    inputs: tuple[Tensor, ...],
+    indices: Tensor,
+    resolved: Tensor,
+    arriving: Arriving,
+    options: CellOptions,
+    kind: Kind,
+    learned: list[Tensor],
+    needs: tuple[bool, ...],
+) -> list[Tensor | None]:
+    create_graph = torch.is_grad_enabled()
+    totals: list[Tensor | None] = [None] * (len(inputs) + len(learned))
+    wanted = [i for i, need in enumerate((*needs[:4], *needs[8:])) if need]
+    for chunk in _chunks(inputs[0], inputs[1], inputs[2], indices):
+        with torch.enable_grad():
+            # Views give each input an edge of its own in the graph, even where two inputs are one tensor.
+            query, centers, values, ridge = (
+                (tensor if create_graph else tensor.detach().requires_grad_()).view_as(tensor) for tensor in inputs
+            )
+            outputs = _evaluate(
+                query[chunk], centers, values, _rows(ridge, chunk), indices[chunk], options, kind, False, resolved[chunk]
+            )[:2]
+            sources = [(query, centers, values, ridge, *learned)[i] for i in wanted]
+        parts = torch.autograd.grad(
+            outputs, sources, [grad[chunk] for grad in arriving], create_graph=create_graph, allow_unused=True
+        )
+        for i, part in zip(wanted, parts, strict=True):
+            totals[i] = _add(totals[i], part)
+    return totals
+
+
+def _add(total: Tensor | None, part: Tensor | None) -> Tensor | None:
+    if total is None or part is None:
+        return part if total is None else total
+    return total + part
+
+
+def _members(indices: Tensor, options: CellOptions) -> Tensor:
+    return indices[:, :-1] if options.fade else indices
+
+
+def _rows(ridge: Tensor, chunk: slice) -> Tensor:
+    return ridge if ridge.ndim == 0 else ridge[chunk]
+
+
+def _chunks(query: Tensor, centers: Tensor, values: Tensor, indices: Tensor) -> list[slice]:
+    (count, neighbors), features, outputs = indices.shape, centers.shape[1], values.shape[1]
+    elements = neighbors * (2 * features + 4 * neighbors + 3 * outputs)
+    size = rows_per_chunk(elements * query.element_size(), chunk_bytes(query.device))
+    if query.device.type == "cpu":  # a share for each worker, even where one chunk would fit
+        size = min(size, max(SMALLEST_CHUNK, -(-count // torch.get_num_threads())))
+    return ranges(count, size)

@@ -1,0 +1,312 @@
+r"""Local kernel ridge regression: the paper's sparse kernel.
+
+The prediction at a query uses only its nearest centers. The neighbor indices are an argument: they are piecewise constant
+in the query and in the centers, so they carry no gradient, and finding them is the business of `torchkrr.neighbors`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._checks import (
+    check_alike,
+    check_choice,
+    check_finite,
+    check_indices,
+    check_points,
+    check_ridge,
+    check_same_features,
+    check_same_rows,
+    check_values,
+)
+from .._precision import full_precision
+from ..core.local import Kind
+from ..core.unresolved import solve_cells
+from ..distances import safe_sqrt
+from ..errors import InputError, ShapeError
+from ..kernels import Kernel
+
+Trend = Literal["constant"] | None
+OnSingular = Literal["warn", "raise"]
+
+
+class Path(NamedTuple):
+    """Predictions and power functions for every number of neighbors up to M."""
+
+    means: Tensor  # (Q, M, C)
+    powers: Tensor  # (Q, M)
+
+
+def local_kernel_ridge(
+    query: Tensor,
+    centers: Tensor,
+    values: Tensor,
+    neighbor_indices: Tensor,
+    *,
+    kernel: Kernel,
+    ridge: float | Tensor = 1e-9,
+    trend: Trend = None,
+    fade: bool = False,
+    on_singular: OnSingular = "warn",
+) -> Tensor:
+    r"""Kernel ridge regression on the neighbors of each query.
+
+    For a query $z$ with neighbors $\sigma(z)$ this is
+
+    $$ k(z, x^\sigma)\,\bigl(k(x^\sigma, x^\sigma) + \lambda I\bigr)^{-1} y^\sigma, $$
+
+    with $x$ the centers, $y$ the values and $\lambda$ the ridge. Differentiable, twice, in the first three arguments, in the
+    parameters of `kernel` and in `ridge`. Continuous inside a cell of constant $\sigma$, in general discontinuous across
+    cells; `fade=True` makes it continuous.
+
+    Equivalent to
+
+        rows = []
+        for z, row in zip(query, neighbor_indices):
+            x, y = centers[row], values[row]
+            gram = kernel(x, x) + ridge * torch.eye(len(x))
+            rows.append(kernel(z[None], x) @ torch.linalg.solve(gram, y))
+        result = torch.cat(rows)
+
+    Args:
+        query: points to predict at.
+        centers: points the regressor is built on.
+        values: values at the centers.
+        neighbor_indices: for each query the rows of `centers` to use, nearest first (`neighbors.nearest`).
+        kernel: positive definite kernel.
+        ridge: non-negative number or 0-d tensor added to the diagonal, or one per center, shape `(N,)`.
+        trend: `"constant"` makes the weights sum to one, so that constants are reproduced (ordinary kriging).
+        fade: let the influence of a neighbor fall to zero before it leaves the list. The last column of
+            `neighbor_indices` then only sets the radius: pass M + 1 columns to use M neighbors. The fading ring needs
+            M of at least 4.
+        on_singular: cells that stay singular in float64 are solved with a larger ridge and a `RidgeRaisedWarning`, or
+            raise `SolveError`.
+
+    Shape:
+        - query: `(Q, D)`; centers: `(N, D)`; values: `(N, C)`; neighbor_indices: `(Q, M)`
+        - output: `(Q, C)`
+
+    Example:
+        >>> x, y, z = torch.rand(50, 2), torch.rand(50, 1), torch.rand(3, 2)
+        >>> indices = torchkrr.neighbors.nearest(z, x, 8)
+        >>> local_kernel_ridge(z, x, y, indices, kernel=Exponential()).shape
+        torch.Size([3, 1])
+    """
+    check_values(values)
+    mean, _ = solve_local(
+        query, centers, values, neighbor_indices, kernel=kernel, ridge=ridge, trend=trend, fade=fade, on_singular=on_singular
+    )
+    return mean
+
+
+def local_cardinal_weights(
+    query: Tensor,
+    centers: Tensor,
+    neighbor_indices: Tensor,
+    *,
+    kernel: Kernel,
+    ridge: float | Tensor = 1e-9,
+    trend: Trend = None,
+    fade: bool = False,
+    on_singular: OnSingular = "warn",
+) -> Tensor:
+    r"""The weight of each neighbor's value in the prediction, $\psi = k(z, x^\sigma)(k(x^\sigma, x^\sigma)+\lambda I)^{-1}$.
+
+    Equivalent to
+
+        gathered = centers[neighbor_indices]
+        gram = kernel(gathered, gathered) + ridge * torch.eye(neighbor_indices.shape[1])
+        cross = kernel(gathered, query[:, None])
+        result = torch.linalg.solve(gram, cross).squeeze(-1)
+
+    Arguments as in `local_kernel_ridge`. With `fade` the weight of the last column is zero.
+
+    Shape:
+        - query: `(Q, D)`; centers: `(N, D)`; neighbor_indices: `(Q, M)`
+        - output: `(Q, M)`, column by column the weight of `neighbor_indices`
+
+    Example:
+        >>> x, z = torch.rand(50, 2), torch.rand(3, 2)
+        >>> indices = torchkrr.neighbors.nearest(z, x, 8)
+        >>> weights = local_cardinal_weights(z, x, indices, kernel=Exponential(), trend="constant")
+        >>> bool(torch.allclose(weights.sum(1), torch.ones(3)))
+        True
+    """
+    weights, _ = solve_local(
+        query,
+        centers,
+        None,
+        neighbor_indices,
+        kernel=kernel,
+        ridge=ridge,
+        trend=trend,
+        fade=fade,
+        on_singular=on_singular,
+        kind="weights",
+    )
+    return weights
+
+
+def local_power_function(
+    query: Tensor,
+    centers: Tensor,
+    neighbor_indices: Tensor,
+    *,
+    kernel: Kernel,
+    ridge: float | Tensor = 1e-9,
+    trend: Trend = None,
+    fade: bool = False,
+    on_singular: OnSingular = "warn",
+) -> Tensor:
+    r"""The local error indicator $\epsilon_k^\sigma$, how far a query is from being determined by its neighbors.
+
+    $$ \epsilon^2 = 1 - 2k^\top w + w^\top(K+\lambda I)w $$
+
+    for the weights $w$ actually used; $1 - k^\top w$ without trend and fade, where it lies in $[0, 1]$. Zero at a center (up to
+    the ridge), one far away from all. Clamped at zero, with zero gradient there.
+
+    Equivalent to
+
+        weights = torchkrr.functional.local_cardinal_weights(query, centers, neighbor_indices, kernel=kernel, ridge=ridge)
+        cross = kernel(query[:, None], centers[neighbor_indices]).squeeze(1)
+        result = (1 - (cross * weights).sum(1)).clamp_min(0).sqrt()
+
+    Arguments as in `local_kernel_ridge`.
+
+    Shape:
+        - query: `(Q, D)`; centers: `(N, D)`; neighbor_indices: `(Q, M)`
+        - output: `(Q,)`
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0], [2.0]])
+        >>> z = torch.tensor([[1.0], [50.0]])
+        >>> local_power_function(z, x, torchkrr.neighbors.nearest(z, x, 2), kernel=Exponential(), ridge=0.0)
+        tensor([0., 1.])
+    """
+    _, power = solve_local(
+        query, centers, None, neighbor_indices, kernel=kernel, ridge=ridge, trend=trend, fade=fade, on_singular=on_singular
+    )
+    return power
+
+
+def local_path(
+    query: Tensor,
+    centers: Tensor,
+    values: Tensor,
+    neighbor_indices: Tensor,
+    *,
+    kernel: Kernel,
+    ridge: float | Tensor = 1e-9,
+    trend: Trend = None,
+    fade: bool = False,
+    on_singular: OnSingular = "warn",
+) -> Path:
+    r"""Predictions and power functions with the first $m$ neighbors, for every $m \le M$, from one factorisation.
+
+    With $l = L^{-1}k$ and $V = L^{-1}y$ the mean with $m$ neighbors is $\sum_{j\le m} l_j V_j$ and
+    $\epsilon_m^2 = 1 - \sum_{j\le m} l_j^2$.
+
+    Equivalent to
+
+        functional = torchkrr.functional
+        means, powers = [], []
+        for m in range(1, neighbor_indices.shape[1] + 1):
+            first = neighbor_indices[:, :m]
+            means.append(functional.local_kernel_ridge(query, centers, values, first, kernel=kernel, ridge=ridge))
+            powers.append(functional.local_power_function(query, centers, first, kernel=kernel, ridge=ridge))
+        result = torch.stack(means, 1), torch.stack(powers, 1)
+
+    Arguments as in `local_kernel_ridge`, except that `fade` must be off: its radius moves with $m$.
+
+    Shape:
+        - query: `(Q, D)`; centers: `(N, D)`; values: `(N, C)`; neighbor_indices: `(Q, M)`, nearest first
+        - means: `(Q, M, C)`; powers: `(Q, M)`
+
+    Example:
+        >>> x, y, z = torch.rand(50, 2), torch.rand(50, 1), torch.rand(3, 2)
+        >>> means, powers = local_path(z, x, y, torchkrr.neighbors.nearest(z, x, 8), kernel=Exponential())
+        >>> means.shape, powers.shape
+        (torch.Size([3, 8, 1]), torch.Size([3, 8]))
+    """
+    if fade:
+        raise InputError(
+            "local_path cannot fade: the fading radius moves with the number of neighbors. "
+            "Call local_kernel_ridge once for each number of neighbors instead."
+        )
+    check_values(values)
+    means, powers = solve_local(
+        query,
+        centers,
+        values,
+        neighbor_indices,
+        kernel=kernel,
+        ridge=ridge,
+        trend=trend,
+        fade=False,
+        on_singular=on_singular,
+        kind="path",
+    )
+    return Path(means, powers)
+
+
+@full_precision
+def solve_local(
+    query: Tensor,
+    centers: Tensor,
+    values: Tensor | None,
+    neighbor_indices: Tensor,
+    *,
+    kernel: Kernel,
+    ridge: float | Tensor,
+    trend: Trend,
+    fade: bool,
+    on_singular: OnSingular,
+    kind: Kind = "mean",
+    embedded_centers: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The mean, weights or path, and the power function with it: what the functions above and the modules share.
+
+    `embedded_centers` spares a caller that keeps `kernel.embed(centers)` from embedding again.
+    """
+    check_points("query", query)
+    check_points("centers", centers)
+    if values is None:
+        values = centers[:, :0]
+    check_alike(query=query, centers=centers, values=values)
+    check_same_features("query", query, "centers", centers)
+    check_same_rows("centers", centers, "values", values)
+    check_indices("neighbor_indices", neighbor_indices, len(query), len(centers))
+    check_ridge(ridge, len(centers))
+    check_choice("trend", trend, (None, "constant"))
+    check_choice("on_singular", on_singular, ("warn", "raise"))
+    if fade and neighbor_indices.shape[1] < 2:
+        raise ShapeError(
+            "fade=True needs at least two columns of neighbor_indices, got 1: the last one only sets the radius. "
+            "Search num_neighbors + 1 neighbors."
+        )
+    first, power_squared = solve_cells(
+        query,
+        centers,
+        values,
+        neighbor_indices.long(),
+        kernel=kernel,
+        ridge=torch.as_tensor(ridge, dtype=torch.float64, device=query.device),
+        trend=trend is not None,
+        fade=fade,
+        on_singular=on_singular,
+        kind=kind,
+        embedded_centers=embedded_centers,
+    )
+    _explain_non_finite(first, query, centers, values)
+    return first.to(query.dtype), safe_sqrt(power_squared.clamp_min(0)).to(query.dtype)
+
+
+def _explain_non_finite(result: Tensor, query: Tensor, centers: Tensor, values: Tensor) -> None:
+    # Inputs are looked at only when the result is not finite: a pass over all centers on every call would not be free.
+    if not bool(torch.isfinite(result.detach().sum())):
+        check_finite("query", query)
+        check_finite("centers", centers)
+        check_finite("values", values)

@@ -1,0 +1,390 @@
+r"""Kernels: a radial profile on an embedding.
+
+$$ k(a, b) = \varphi\bigl(|e(a) - e(b)|\bigr), \qquad e(x) = S(x) / \ell $$
+
+`embed` is $e$: the normalizing map $S$ (`input_transform`), then the lengthscale $\ell$. `profile` is $\varphi$, with
+$\varphi(0) = 1$. Everything else in the library sees only embedded points and a profile, so a kernel of your own is a
+subclass with one method:
+
+    class Cauchy(Kernel):
+        def profile(self, distance):
+            return 1 / (1 + distance.square())
+
+Its slope is then found by autograd. Tensors that `profile` learns must be registered Parameters of the kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from ._checks import check_choice, check_floating, check_points, check_positive, check_same_features, check_tensor
+from ._state import register, resize_buffers
+from .distances import safe_sqrt, squared_distances
+from .errors import InputError, InputTypeError, ShapeError
+from .transforms import StandardMean, Transform
+
+__all__ = [
+    "Exponential",
+    "Gaussian",
+    "InverseMultiquadric",
+    "Kernel",
+    "Matern32",
+    "Matern52",
+    "RationalQuadratic",
+    "Wendland",
+    "default_kernel",
+]
+
+
+class Kernel(nn.Module):
+    r"""Base of all kernels: $k(a, b) = \varphi(|e(a) - e(b)|)$ with $e(x) = S(x)/\ell$.
+
+    Args:
+        lengthscale: positive number, or one per embedded feature (a sequence or 1-D tensor). A tensor that requires
+            grad keeps its graph.
+        learn_lengthscale: make it a Parameter. Its logarithm is what is stored and learned, so it stays positive.
+        input_transform: the normalizing map $S$, fitted by the caller; part of the `state_dict`.
+
+    Shape:
+        - call: `(*, A, D)` and `(*, B, D)` to `(*, A, B)`
+        - embed: `(*, D)` to `(*, E)`; profile: any shape to the same
+    """
+
+    log_lengthscale: Tensor
+
+    def __init__(
+        self,
+        lengthscale: float | Sequence[float] | Tensor = 1.0,
+        *,
+        learn_lengthscale: bool = False,
+        input_transform: Transform | None = None,
+    ) -> None:
+        super().__init__()
+        if input_transform is not None and not isinstance(input_transform, nn.Module):
+            raise InputTypeError(
+                f"input_transform must be a transform such as StandardMean().fit(x), got {type(input_transform).__name__}."
+            )
+        scale = torch.as_tensor(lengthscale, dtype=torch.float64)
+        if scale.ndim > 1 or scale.numel() == 0:
+            raise ShapeError(f"lengthscale must be a number or one per feature, got shape {tuple(scale.shape)}.")
+        check_positive("lengthscale", scale)
+        register(self, "log_lengthscale", scale.log(), learn=learn_lengthscale)
+        self.input_transform = input_transform
+
+    @property
+    def lengthscale(self) -> Tensor:
+        """The lengthscale, positive: a scalar or one per embedded feature."""
+        return self.log_lengthscale.exp()
+
+    def embed(self, x: Tensor) -> Tensor:
+        r"""$e(x) = S(x)/\ell$, in the dtype of `x`."""
+        check_tensor("x", x)
+        check_floating("x", x)
+        embedded = x if self.input_transform is None else self.input_transform(x)
+        if self.log_lengthscale.ndim == 1:
+            check_same_features("x after the input transform", embedded, "lengthscale", self.log_lengthscale)
+        return embedded / self.lengthscale.to(dtype=embedded.dtype, device=embedded.device)
+
+    def profile(self, distance: Tensor) -> Tensor:
+        r"""$\varphi(d)$, elementwise, with $\varphi(0) = 1$."""
+        raise NotImplementedError
+
+    def slope(self, distance: Tensor) -> Tensor:
+        r"""$\varphi'(d)$; at zero its limit from the right."""
+        with torch.enable_grad():
+            leaf = distance if distance.requires_grad else distance.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self.profile(leaf).sum(), leaf, create_graph=distance.requires_grad)
+        return slope
+
+    def slope_over_distance(self, distance: Tensor) -> Tensor:
+        r"""$\varphi'(d)/d$; at zero its limit if that is finite, else 0 (the symmetric subgradient).
+
+        The default gives 0 at zero for every profile. A smooth profile should override it: only second derivatives
+        at coinciding points depend on it.
+        """
+        apart = distance > 0
+        return torch.where(apart, self.slope(distance) / torch.where(apart, distance, 1.0), 0.0)
+
+    def of_squared(self, squared: Tensor) -> Tensor:
+        r"""$\varphi(\sqrt s)$ with derivatives that are right at zero, to second order."""
+        return _Radial.apply(squared, self, *self.learned_in_profile())  # type: ignore[no-any-return]
+
+    def learned_in_profile(self) -> list[Tensor]:
+        """The tensors through which `profile` itself carries a gradient."""
+        learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        if not learned:
+            return []
+        with torch.enable_grad():
+            probe = self.profile(torch.ones((), dtype=torch.float64, device=learned[0].device))
+        return learned if probe.requires_grad else []
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """The kernel matrix of every row of `a` with every row of `b`."""
+        check_points("a", a, batched=True)
+        check_points("b", b, batched=True)
+        check_same_features("a", a, "b", b)
+        return self.of_squared(squared_distances(self.embed(a), self.embed(b)))
+
+    def extra_repr(self) -> str:
+        scale = self.lengthscale.detach()
+        shown = f"{float(scale):g}" if scale.ndim == 0 else f"({len(scale)} features)"
+        return f"lengthscale={shown}" + (", learned" if isinstance(self.log_lengthscale, nn.Parameter) else "")
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        resize_buffers(self, ("log_lengthscale",), state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class _Radial(torch.autograd.Function):
+    r"""$\varphi(\sqrt s)$, whose slope in $s$ is $\varphi'(d)/(2d)$: finite for smooth profiles, even at zero."""
+
+    @staticmethod
+    def forward(squared: Tensor, kernel: Kernel, *learned: Tensor) -> Tensor:
+        return kernel.profile(squared.sqrt())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        squared, ctx.kernel, *learned = inputs
+        ctx.save_for_backward(squared, *learned)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        squared, *learned = ctx.saved_tensors
+        distance = safe_sqrt(squared)
+        grad_squared = grad * ctx.kernel.slope_over_distance(distance) / 2 if ctx.needs_input_grad[0] else None
+        return grad_squared, None, *profile_gradient(ctx.kernel, learned, [distance], [grad])
+
+
+def profile_gradient(
+    kernel: Kernel, learned: Sequence[Tensor], distances: Sequence[Tensor], grads: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Gradient of the tensors learned in `profile`, given the gradient arriving at its values."""
+    if not learned:
+        return []
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        values = [kernel.profile(distance) for distance in distances]
+    return list(torch.autograd.grad(values, learned, grads, create_graph=create_graph, allow_unused=True))
+
+
+class _SmoothKernel(Kernel):
+    r"""A profile that is even and smooth at zero, so that $\varphi'(d)/d$ has a limit there."""
+
+    def slope(self, distance: Tensor) -> Tensor:
+        return distance * self.slope_over_distance(distance)
+
+
+class Exponential(Kernel):
+    r"""$\varphi(d) = e^{-d}$: the paper's kernel and the default (Laplacian, Matern 1/2).
+
+    Example:
+        >>> Exponential(2.0)(torch.tensor([[0.0]]), torch.tensor([[0.0], [2.0]]))
+        tensor([[1.0000, 0.3679]])
+    """
+
+    def profile(self, distance: Tensor) -> Tensor:
+        return torch.exp(-distance)
+
+    def slope(self, distance: Tensor) -> Tensor:
+        return -torch.exp(-distance)
+
+
+class Matern32(_SmoothKernel):
+    r"""$\varphi(d) = (1 + \sqrt3 d)\,e^{-\sqrt3 d}$: once differentiable sample functions.
+
+    Example:
+        >>> Matern32()(torch.tensor([[0.0]]), torch.tensor([[1.0]]))
+        tensor([[0.4834]])
+    """
+
+    def profile(self, distance: Tensor) -> Tensor:
+        scaled = math.sqrt(3) * distance
+        return (1 + scaled) * torch.exp(-scaled)
+
+    def slope_over_distance(self, distance: Tensor) -> Tensor:
+        return -3 * torch.exp(-math.sqrt(3) * distance)
+
+
+class Matern52(_SmoothKernel):
+    r"""$\varphi(d) = (1 + \sqrt5 d + \tfrac53 d^2)\,e^{-\sqrt5 d}$: twice differentiable sample functions.
+
+    Example:
+        >>> Matern52()(torch.tensor([[0.0]]), torch.tensor([[1.0]]))
+        tensor([[0.5240]])
+    """
+
+    def profile(self, distance: Tensor) -> Tensor:
+        scaled = math.sqrt(5) * distance
+        return (1 + scaled + scaled.square() / 3) * torch.exp(-scaled)
+
+    def slope_over_distance(self, distance: Tensor) -> Tensor:
+        scaled = math.sqrt(5) * distance
+        return -5 / 3 * (1 + scaled) * torch.exp(-scaled)
+
+
+class Gaussian(_SmoothKernel):
+    r"""$\varphi(d) = e^{-d^2/2}$: infinitely smooth (RBF); its Gram matrices are badly conditioned.
+
+    Example:
+        >>> Gaussian()(torch.tensor([[0.0]]), torch.tensor([[1.0]]))
+        tensor([[0.6065]])
+    """
+
+    def profile(self, distance: Tensor) -> Tensor:
+        return torch.exp(-0.5 * distance.square())
+
+    def slope_over_distance(self, distance: Tensor) -> Tensor:
+        return -torch.exp(-0.5 * distance.square())
+
+
+class RationalQuadratic(_SmoothKernel):
+    r"""$\varphi(d) = (1 + \tfrac{d^2}{2\alpha})^{-\alpha}$: a mixture of Gaussians of many lengthscales.
+
+    Args:
+        alpha: positive; large values approach the Gaussian.
+        learn_alpha: make it a Parameter (its logarithm is stored, so it stays positive).
+
+    Example:
+        >>> RationalQuadratic()(torch.tensor([[0.0]]), torch.tensor([[2.0]]))
+        tensor([[0.3333]])
+    """
+
+    log_alpha: Tensor
+
+    def __init__(
+        self,
+        lengthscale: float | Sequence[float] | Tensor = 1.0,
+        *,
+        alpha: float | Tensor = 1.0,
+        learn_alpha: bool = False,
+        learn_lengthscale: bool = False,
+        input_transform: Transform | None = None,
+    ) -> None:
+        super().__init__(lengthscale, learn_lengthscale=learn_lengthscale, input_transform=input_transform)
+        check_positive("alpha", alpha)
+        register(self, "log_alpha", torch.as_tensor(alpha, dtype=torch.float64).log(), learn=learn_alpha)
+
+    @property
+    def alpha(self) -> Tensor:
+        return self.log_alpha.exp()
+
+    def profile(self, distance: Tensor) -> Tensor:
+        alpha = self.alpha.to(distance.dtype)
+        return torch.exp(-alpha * torch.log1p(distance.square() / (2 * alpha)))
+
+    def slope_over_distance(self, distance: Tensor) -> Tensor:
+        alpha = self.alpha.to(distance.dtype)
+        return -torch.exp(-(alpha + 1) * torch.log1p(distance.square() / (2 * alpha)))
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, alpha={float(self.alpha.detach()):g}"
+
+
+class InverseMultiquadric(_SmoothKernel):
+    r"""$\varphi(d) = (1 + d^2)^{-1/2}$: smooth, with slowly decaying influence.
+
+    Example:
+        >>> InverseMultiquadric()(torch.tensor([[0.0]]), torch.tensor([[1.0]]))
+        tensor([[0.7071]])
+    """
+
+    def profile(self, distance: Tensor) -> Tensor:
+        return torch.rsqrt(1 + distance.square())
+
+    def slope_over_distance(self, distance: Tensor) -> Tensor:
+        return -torch.rsqrt(1 + distance.square()).pow(3)
+
+
+class Wendland(Kernel):
+    r"""Compactly supported polynomials: zero from $d = 1$ on, positive definite up to `dimension` features.
+
+    With $r = (1-d)_+$ and $n = \lfloor\text{dimension}/2\rfloor + \text{smoothness} + 1$:
+
+    | smoothness | $\varphi(d)$ |
+    |---|---|
+    | 0 | $r^{n}$ |
+    | 1 | $r^{n+1}\,((n+1)d + 1)$ |
+    | 2 | $r^{n+2}\,((n^2+4n+3)d^2 + (3n+6)d + 3)/3$ |
+    | 3 | $r^{n+3}\,((n^3+9n^2+23n+15)d^3 + (6n^2+36n+45)d^2 + (15n+45)d + 15)/15$ |
+
+    Args:
+        dimension: the largest number of embedded features it may see; more is an error, because positive
+            definiteness is lost.
+        smoothness: 0 to 3; the kernel is $2\cdot$`smoothness` times differentiable.
+
+    Example:
+        >>> Wendland(dimension=3)(torch.tensor([[0.0]]), torch.tensor([[0.5], [1.0]]))
+        tensor([[0.1875, 0.0000]])
+    """
+
+    def __init__(
+        self,
+        lengthscale: float | Sequence[float] | Tensor = 1.0,
+        *,
+        dimension: int,
+        smoothness: int = 1,
+        learn_lengthscale: bool = False,
+        input_transform: Transform | None = None,
+    ) -> None:
+        super().__init__(lengthscale, learn_lengthscale=learn_lengthscale, input_transform=input_transform)
+        check_choice("smoothness", smoothness, (0, 1, 2, 3))
+        check_positive("dimension", dimension)
+        self.dimension = dimension
+        self.smoothness = smoothness
+        self.exponent = dimension // 2 + smoothness + 1
+
+    def embed(self, x: Tensor) -> Tensor:
+        embedded = super().embed(x)
+        if embedded.shape[-1] > self.dimension:
+            raise InputError(
+                f"Wendland(dimension={self.dimension}) is not positive definite in {embedded.shape[-1]} embedded features. "
+                f"Construct it with dimension={embedded.shape[-1]}, or reduce the features with an input_transform."
+            )
+        return embedded
+
+    def profile(self, distance: Tensor) -> Tensor:
+        n, d = self.exponent, distance
+        support = (1 - d).clamp_min(0).pow(n + self.smoothness)
+        if self.smoothness == 0:
+            return support
+        if self.smoothness == 1:
+            return support * ((n + 1) * d + 1)
+        if self.smoothness == 2:
+            return support * (((n**2 + 4 * n + 3) * d + (3 * n + 6)) * d + 3) / 3
+        cubic, square, linear = n**3 + 9 * n**2 + 23 * n + 15, 6 * n**2 + 36 * n + 45, 15 * n + 45
+        return support * (((cubic * d + square) * d + linear) * d + 15) / 15
+
+    def slope(self, distance: Tensor) -> Tensor:
+        if self.smoothness == 0:
+            return -self.exponent * (1 - distance).clamp_min(0).pow(self.exponent - 1)
+        return distance * self.slope_over_distance(distance)
+
+    def slope_over_distance(self, distance: Tensor) -> Tensor:
+        if self.smoothness == 0:
+            return super().slope_over_distance(distance)
+        n, d = self.exponent, distance
+        support = (1 - d).clamp_min(0).pow(n + self.smoothness - 1)
+        if self.smoothness == 1:
+            return -(n + 1) * (n + 2) * support
+        if self.smoothness == 2:
+            return -(n + 3) * (n + 4) / 3 * support * ((n + 1) * d + 1)
+        return -(n + 5) * (n + 6) / 15 * support * (((n**2 + 4 * n + 3) * d + (3 * n + 6)) * d + 3)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, dimension={self.dimension}, smoothness={self.smoothness}"
+
+
+def default_kernel(centers: Tensor) -> Kernel:
+    """The paper's kernel: `Exponential` on `StandardMean`, fitted on the centers.
+
+    Example:
+        >>> default_kernel(torch.randn(20, 3)).embed(torch.randn(4, 3)).shape
+        torch.Size([4, 3])
+    """
+    return Exponential(input_transform=StandardMean().fit(centers.detach()))  # type: ignore[arg-type]

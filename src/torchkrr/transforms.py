@@ -1,0 +1,273 @@
+r"""Normalizing maps $S$: what a kernel does to its inputs before it measures distances.
+
+A transform is fitted once (`fit(x)`) and then called. What it learned lives in its `state_dict`, in float64, and is
+cast to the dtype of the data at use. `StandardMean` is the paper's map; for network features
+`Compose(UnitNorm(), MeanDistance())` is the usual alternative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ._checks import check_finite, check_points, check_same_features
+from ._chunking import SEARCH_BYTES, ranges, rows_per_chunk
+from ._state import register, resize_buffers
+from .distances import squared_distances
+from .errors import NotFittedError, ShapeError
+
+__all__ = [
+    "Compose",
+    "ErfInv",
+    "Linear",
+    "MeanDistance",
+    "MinDistance",
+    "Standardize",
+    "StandardMean",
+    "Transform",
+    "UnitCube",
+    "UnitNorm",
+]
+
+
+class Transform(nn.Module):
+    """Base of all normalizing maps.
+
+    A subclass lists its fitted statistics in `statistics`, computes them in `_statistics_of` and uses them in
+    `forward`. Without statistics, `fit` does nothing and the transform is always ready.
+    """
+
+    statistics: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in self.statistics:
+            self.register_buffer(name, torch.empty(0, dtype=torch.float64))
+
+    def fit(self, x: Tensor) -> Transform:
+        """Learn the statistics from points `x` of shape `(N, D)`; returns the transform itself."""
+        check_points("x", x)
+        check_finite("x", x)
+        if self.statistics:
+            fitted = self._statistics_of(x.detach().double())
+            for name, statistic in zip(self.statistics, fitted, strict=True):
+                self._buffers[name] = statistic
+        return self
+
+    def _statistics_of(self, x: Tensor) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+    def _fitted(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The statistics in the dtype of `x`, or an error if there are none."""
+        found = [self._buffers[name] for name in self.statistics]
+        if any(statistic is None or statistic.numel() == 0 for statistic in found):
+            name = type(self).__name__
+            raise NotFittedError(f"{name} is not fitted. Call {name}().fit(x) on the training points, or load a state.")
+        for statistic in found:
+            if statistic is not None and statistic.ndim == 1:
+                check_same_features("x", x, f"the data {type(self).__name__} was fitted on", statistic)
+        return tuple(statistic.to(x.dtype) for statistic in found if statistic is not None)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        resize_buffers(self, self.statistics, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class Standardize(Transform):
+    """Zero mean and unit variance per feature; a constant feature becomes zero.
+
+    Example:
+        >>> Standardize().fit(torch.tensor([[1.0], [3.0]]))(torch.tensor([[3.0]]))
+        tensor([[1.]])
+    """
+
+    statistics = ("mean", "std")
+
+    def _statistics_of(self, x: Tensor) -> tuple[Tensor, ...]:
+        return x.mean(0), _one_if_zero(x.std(0, correction=0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, std = self._fitted(x)
+        return (x - mean) / std
+
+
+class UnitCube(Transform):
+    r"""Each feature to the open unit interval.
+
+    $$ u = \frac{x-\min+\frac{0.5}{N}\Delta}{\Delta\,(1+\frac1N)}, \qquad \Delta=\max-\min, $$
+
+    clipped to $[\frac{0.5}{N+1},\,1-\frac{0.5}{N+1}]$, the range of the fitted points, so that new points outside it stay
+    inside the interval. A constant feature becomes 0.5.
+
+    Example:
+        >>> UnitCube().fit(torch.tensor([[0.0], [1.0]]))(torch.tensor([[0.0], [0.5], [9.0]])).squeeze()
+        tensor([0.1667, 0.5000, 0.8333])
+    """
+
+    statistics = ("low", "width", "count")
+
+    def _statistics_of(self, x: Tensor) -> tuple[Tensor, ...]:
+        low, high = x.amin(0), x.amax(0)
+        return low, high - low, x.new_tensor(len(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        low, width, count = self._fitted(x)
+        constant = width == 0
+        safe_width = torch.where(constant, 1.0, width)
+        u = ((x - low) / safe_width + 0.5 / count) / (1 + 1 / count)
+        edge = 0.5 / (count + 1)
+        return torch.where(constant, 0.5, u.clamp(edge, 1 - edge))
+
+
+class ErfInv(Transform):
+    r"""$\mathrm{erfinv}(2u-1)$ per feature: a uniform feature becomes normal with variance one half.
+
+    Computed in float64 and never infinite: $u$ is kept half a unit in the last place away from 0 and 1.
+
+    Example:
+        >>> ErfInv()(torch.tensor([[0.5, 0.975]]))
+        tensor([[0.0000, 1.3859]])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        edge = torch.finfo(torch.float64).eps / 2
+        return torch.erfinv((2 * x.double() - 1).clamp(-1 + edge, 1 - edge)).to(x.dtype)
+
+
+class MeanDistance(Transform):
+    r"""Divide by the root mean square distance over all pairs, $\sqrt{2\sum_d \mathrm{var}_d}$.
+
+    Example:
+        >>> MeanDistance().fit(torch.tensor([[0.0], [2.0]]))(torch.tensor([[2.0]]))
+        tensor([[1.4142]])
+    """
+
+    statistics = ("scale",)
+
+    def _statistics_of(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (_one_if_zero((2 * x.var(0, correction=0).sum()).sqrt()),)
+
+    def forward(self, x: Tensor) -> Tensor:
+        (scale,) = self._fitted(x)
+        return x / scale
+
+
+class MinDistance(Transform):
+    """Divide by the root mean square distance to the nearest other point, zero distances left out.
+
+    Example:
+        >>> MinDistance().fit(torch.tensor([[0.0], [2.0], [2.0], [4.0]]))(torch.tensor([[2.0]]))
+        tensor([[1.]])
+    """
+
+    statistics = ("scale",)
+
+    def _statistics_of(self, x: Tensor) -> tuple[Tensor, ...]:
+        nearest = [
+            squared_distances(x[chunk], x).diagonal_scatter(x.new_full((len(x[chunk]),), torch.inf), chunk.start).amin(1)
+            for chunk in ranges(len(x), rows_per_chunk(4 * len(x) * x.element_size(), SEARCH_BYTES))
+        ]
+        squared = torch.cat(nearest)
+        apart = squared[(squared > 0) & squared.isfinite()]
+        return (apart.mean().sqrt() if len(apart) else x.new_tensor(1.0),)
+
+    def forward(self, x: Tensor) -> Tensor:
+        (scale,) = self._fitted(x)
+        return x / scale
+
+
+class UnitNorm(Transform):
+    """Each row to Euclidean length one; a zero row stays zero.
+
+    Example:
+        >>> UnitNorm()(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Dividing by the largest entry first keeps the squares of huge and tiny rows in range.
+        largest = x.detach().abs().amax(-1, keepdim=True)
+        scaled = x / torch.where(largest > 0, largest, 1.0)
+        squared = scaled.square().sum(-1, keepdim=True)
+        return scaled / torch.where(squared > 0, squared, 1.0).sqrt()
+
+
+class Linear(Transform):
+    r"""A linear map $x \mapsto x W^\top$, given or learned: the metric of the kernel becomes $W^\top W$.
+
+    Args:
+        weight: matrix of shape `(E, D)`, from `D` features to `E`, as in `torch.nn.Linear`.
+        learn: make `weight` a Parameter.
+
+    Example:
+        >>> Linear(torch.tensor([[1.0, 1.0]]))(torch.tensor([[2.0, 3.0]]))
+        tensor([[5.]])
+    """
+
+    def __init__(self, weight: Tensor, *, learn: bool = False) -> None:
+        super().__init__()
+        check_points("weight", weight)
+        check_finite("weight", weight)
+        register(self, "weight", weight.double(), learn=learn)
+
+    weight: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.weight.shape[-1]:
+            raise ShapeError(f"x has {x.shape[-1]} features but Linear takes {self.weight.shape[-1]}.")
+        return x @ self.weight.to(x.dtype).mT
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        resize_buffers(self, ("weight",), state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        rows, columns = self.weight.shape
+        return f"in_features={columns}, out_features={rows}, learn={isinstance(self.weight, nn.Parameter)}"
+
+
+class Compose(Transform):
+    """Several transforms in turn, each fitted on what the ones before it give.
+
+    Example:
+        >>> Compose(UnitNorm(), MeanDistance()).fit(torch.randn(50, 3))(torch.randn(4, 3)).shape
+        torch.Size([4, 3])
+    """
+
+    def __init__(self, *transforms: Transform) -> None:
+        super().__init__()
+        self.transforms = nn.ModuleList(transforms)
+
+    def fit(self, x: Tensor) -> Compose:
+        for transform in self.transforms:
+            transform.fit(x)  # type: ignore[operator]
+            with torch.no_grad():
+                x = transform(x)
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        for transform in self.transforms:
+            x = transform(x)
+        return x
+
+
+class StandardMean(Compose):
+    """The paper's normalizing map: unit cube, then inverse error function, then unit mean distance.
+
+    Example:
+        >>> x = torch.randn(200, 3)
+        >>> e = StandardMean().fit(x)(x)
+        >>> bool(torch.isclose(torch.cdist(e, e).square().mean(), torch.tensor(1.0), rtol=1e-4))
+        True
+    """
+
+    def __init__(self) -> None:
+        super().__init__(UnitCube(), ErfInv(), MeanDistance())
+
+
+def _one_if_zero(scale: Tensor) -> Tensor:
+    return torch.where(scale > 0, scale, 1.0)
