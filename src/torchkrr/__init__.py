@@ -1,4 +1,4 @@
 """Differentiable kernel ridge regression for PyTorch."""
 
-from . import functional, kernels, transforms
+from . import functional, kernels, neighbors, transforms
 __version__ = "0.1.0.dev0"

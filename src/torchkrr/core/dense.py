@@ -1,0 +1,212 @@
+r"""Dense solves: one Gram matrix, many queries, any leading batch dimensions.
+
+Differentiable by autograd around one hand-written step, the solve with a known factor. Which queries are resolved follows
+the rule of `factor`, query by query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._chunking import chunk_bytes, ranges, rows_per_chunk
+from ..distances import squared_distances
+from ..kernels import Kernel
+from .factor import UNRESOLVED, Factor, cholesky, is_resolved, whiten
+
+
+class DenseProblem(NamedTuple):
+    """Embedded points, values and ridge in one dtype."""
+
+    query: Tensor  # (*, Q, E)
+    centers: Tensor  # (*, N, E)
+    values: Tensor  # (*, N, C)
+    ridge: Tensor  # () or (N,)
+    kernel: Kernel
+    trend: bool
+
+
+class DenseSystem(NamedTuple):
+    matrix: Tensor  # (*, N, N): K + Lambda, the identity where its factorisation fails
+    gram: Tensor  # (*, N, N): K
+    factor: Factor
+    trend: Tensor | None  # (*, N, 1): A^-1 1
+    total: Tensor | None  # (*, 1, 1): 1 A^-1 1
+
+
+class DenseResult(NamedTuple):
+    result: Tensor
+    resolved: Tensor  # bool, broadcasts against `result`
+
+
+Evaluate = Callable[[DenseProblem], DenseResult]
+
+
+class _SolveWithFactor(torch.autograd.Function):
+    r"""Solve $AX = B$ for symmetric positive definite $A$, given its Cholesky factor.
+
+    With $G$ arriving at $X$: $\bar B = A^{-1}G$ and $\bar A = -\tfrac12(\bar B X^\top + X\bar B^\top)$, so the backward pass needs one
+    more solve and no new factorisation. It applies this function again, not `cholesky_solve`: the factor carries no graph, so
+    second derivatives in the matrix would silently be lost.
+    """
+
+    @staticmethod
+    def forward(matrix: Tensor, upper: Tensor, rhs: Tensor) -> Tensor:
+        return torch.cholesky_solve(rhs, upper, upper=True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        matrix, upper, _ = inputs
+        ctx.save_for_backward(matrix, upper, output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        matrix, upper, solution = ctx.saved_tensors
+        grad_rhs = _SolveWithFactor.apply(matrix, upper, grad)
+        grad_matrix = None
+        if ctx.needs_input_grad[0]:
+            product = grad_rhs @ solution.mT
+            grad_matrix = (-0.5 * (product + product.mT)).sum_to_size(matrix.shape)
+        return grad_matrix, None, grad_rhs
+
+
+def spd_solve(system: DenseSystem, rhs: Tensor) -> Tensor:
+    leading = torch.broadcast_shapes(system.matrix.shape[:-2], rhs.shape[:-2])
+    rhs = rhs.expand(*leading, -1, -1)
+    upper = system.factor.upper.expand(*leading, -1, -1)
+    return _SolveWithFactor.apply(system.matrix, upper, rhs)  # type: ignore[no-any-return]
+
+
+def assemble(problem: DenseProblem) -> DenseSystem:
+    gram = problem.kernel.of_squared(squared_distances(problem.centers, problem.centers))  # (*, N, N)
+    diagonal = gram.diagonal(dim1=-2, dim2=-1) + problem.ridge
+    matrix = torch.diagonal_scatter(gram, diagonal, dim1=-2, dim2=-1)
+    factor = cholesky(matrix.detach())
+    if not bool(factor.sound.all()):
+        # A harmless stand-in keeps the gradients of the cells around it finite; the failed one stays marked.
+        identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        matrix = torch.where(factor.sound[..., None, None], matrix, identity)
+        upper = torch.where(factor.sound[..., None, None], factor.upper, identity)
+        factor = factor._replace(upper=upper)
+    system = DenseSystem(matrix, gram, factor, None, None)
+    if not problem.trend:
+        return system
+    ones = matrix.new_ones(*matrix.shape[:-1], 1)
+    trend = spd_solve(system, ones)  # (*, N, 1)
+    return system._replace(trend=trend, total=trend.sum(-2, keepdim=True))
+
+
+def cross_kernel(problem: DenseProblem, query: Tensor) -> Tensor:
+    return problem.kernel.of_squared(squared_distances(problem.centers, query))  # (*, N, q)
+
+
+class DenseWeights(NamedTuple):
+    plain: Tensor  # (*, N, q): A^-1 k
+    weights: Tensor  # (*, N, q): with the trend, if there is one
+    resolved: Tensor  # (*, q) bool
+
+
+def weights_for(system: DenseSystem, cross: Tensor) -> DenseWeights:
+    """Weights for the columns of `cross` `(*, N, q)`."""
+    plain = weights = spd_solve(system, cross)
+    norm = torch.linalg.vector_norm(plain.detach(), dim=-2)
+    if system.trend is not None and system.total is not None:
+        weights = plain + system.trend * ((1 - plain.sum(-2, keepdim=True)) / system.total)
+        norm = torch.maximum(norm, torch.linalg.vector_norm(weights.detach(), dim=-2))
+    return DenseWeights(plain, weights, _resolved_columns(system, norm))
+
+
+def _resolved_columns(system: DenseSystem, norm: Tensor) -> Tensor:
+    """The rule of `factor` for several weight vectors, norms `(*, q)`, that share one factor."""
+    factor = system.factor
+    return is_resolved(Factor(factor.upper, factor.sound[..., None], factor.smallest_pivot[..., None]), norm)
+
+
+def project_trend(system: DenseSystem, solved: Tensor) -> tuple[Tensor, Tensor | None]:
+    r"""$A^{-1}(B - 1m)$ and the trend $m = 1^\top A^{-1}B / 1^\top A^{-1}1$, from $A^{-1}B$ `(*, N, C)`."""
+    if system.trend is None or system.total is None:
+        return solved, None
+    mean = solved.sum(-2, keepdim=True) / system.total  # (*, 1, C)
+    return solved - system.trend * mean, mean
+
+
+def mean(problem: DenseProblem) -> DenseResult:
+    """Predictions `(*, Q, C)`, with C right-hand sides, or Q of them if there are fewer queries than outputs."""
+    system = assemble(problem)
+    few_queries = problem.query.shape[-2] <= problem.values.shape[-1]
+    if few_queries:
+        found = weights_for(system, cross_kernel(problem, problem.query))
+        return DenseResult(found.weights.mT @ problem.values, found.resolved.unsqueeze(-1))
+    coefficients, trend = project_trend(system, spd_solve(system, problem.values))
+    suspicious = not _surely_resolved(system.factor)
+    results, masks = [], []
+    for chunk in _query_chunks(problem):
+        cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
+        part = cross.mT @ coefficients
+        results.append(part if trend is None else part + trend)
+        if suspicious:
+            with torch.no_grad():
+                masks.append(weights_for(system, cross).resolved)
+    resolved = torch.cat(masks, dim=-1).unsqueeze(-1) if suspicious else torch.ones_like(system.factor.sound[..., None, None])
+    return DenseResult(torch.cat(results, dim=-2), resolved)
+
+
+def weights(problem: DenseProblem) -> DenseResult:
+    """Cardinal weights `(*, Q, N)`."""
+    found = weights_for(assemble(problem), cross_kernel(problem, problem.query))
+    return DenseResult(found.weights.mT, found.resolved.unsqueeze(-1))
+
+
+def power_squared(problem: DenseProblem) -> DenseResult:
+    r"""$1 - k^\top A^{-1}k$, plus $(1-b)^2/c$ with a trend; `(*, Q)`."""
+    system = assemble(problem)
+    results, masks = [], []
+    for chunk in _query_chunks(problem):
+        cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
+        found = weights_for(system, cross)
+        explained = (cross * found.plain).sum(-2)
+        # The norm of U^-T k is the same number with less rounding; the gradient is that of the formula.
+        accurate = whiten(system.factor, cross.detach()).square().sum(-2)
+        part = 1 - (explained + (accurate - explained).detach())
+        if system.total is not None:
+            part = part + (1 - found.plain.sum(-2)).square() / system.total.squeeze(-1)
+        results.append(part)
+        masks.append(found.resolved)
+    return DenseResult(torch.cat(results, dim=-1), torch.cat(masks, dim=-1))
+
+
+def leave_one_out(problem: DenseProblem) -> DenseResult:
+    r"""Predictions `(*, N, C)` at each center from the others: $y_i - [Py]_i/P_{ii}$ with $P = A^{-1}$, projected with a trend."""
+    system = assemble(problem)
+    identity = torch.eye(system.matrix.shape[-1], dtype=system.matrix.dtype, device=system.matrix.device)
+    inverse, _ = project_trend(system, spd_solve(system, identity))  # (*, N, N)
+    diagonal = inverse.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)  # (*, N, 1)
+    # Row i of the inverse, divided by its diagonal, is minus the weights that the other centers give to center i.
+    norm = ((inverse.detach() / diagonal.detach()).square().sum(-1) - 1).clamp_min(0).sqrt()
+    left_out = problem.values - (inverse @ problem.values) / diagonal
+    return DenseResult(left_out, _resolved_columns(system, norm).unsqueeze(-1))
+
+
+def norm_squared(problem: DenseProblem) -> DenseResult:
+    r"""$\alpha^\top K\alpha$ per output, `(*, C)`."""
+    system = assemble(problem)
+    coefficients, _ = project_trend(system, spd_solve(system, problem.values))
+    squared = (coefficients * (system.gram @ coefficients)).sum(-2)
+    resolved = is_resolved(system.factor, torch.ones_like(system.factor.smallest_pivot))
+    return DenseResult(squared, resolved.unsqueeze(-1))
+
+
+def _surely_resolved(factor: Factor) -> bool:
+    # Weights are U^-1 l with |l| <= 1, so their norm is at most about the inverse of the smallest pivot: where even that
+    # is harmless, the weights of each query need not be computed to apply the rule.
+    epsilon = torch.finfo(factor.upper.dtype).eps
+    return bool((factor.sound & (epsilon <= UNRESOLVED * factor.smallest_pivot.pow(1.5))).all())
+
+
+def _query_chunks(problem: DenseProblem) -> list[slice]:
+    batch = torch.broadcast_shapes(problem.query.shape[:-2], problem.centers.shape[:-2]).numel()
+    row_bytes = 4 * batch * problem.centers.shape[-2] * problem.query.element_size()
+    return ranges(problem.query.shape[-2], rows_per_chunk(row_bytes, 4 * chunk_bytes(problem.query.device)))

@@ -1,0 +1,248 @@
+r"""Dense kernel ridge regression on every center, with any leading batch dimensions.
+
+With $A = k(x, x) + \lambda I$ and $w(z) = A^{-1}k(x, z)$, the prediction is $w^\top y$, the power function
+$\sqrt{1 - k(z, x)\,w}$, and leaving a center out costs no refit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .._checks import (
+    check_alike,
+    check_broadcastable,
+    check_choice,
+    check_finite,
+    check_points,
+    check_ridge,
+    check_same_features,
+    check_same_rows,
+    check_values,
+)
+from .._precision import full_precision
+from ..core import dense
+from ..core.unresolved_dense import solve_dense
+from ..distances import safe_sqrt
+from ..errors import InputError
+from ..kernels import Kernel
+from .local import OnSingular, Trend
+
+
+def kernel_ridge(
+    query: Tensor,
+    centers: Tensor,
+    values: Tensor,
+    *,
+    kernel: Kernel,
+    ridge: float | Tensor = 1e-9,
+    trend: Trend = None,
+    on_singular: OnSingular = "warn",
+) -> Tensor:
+    r"""Kernel ridge regression, $k(z, x)\,(k(x, x) + \lambda I)^{-1} y$.
+
+    Differentiable, twice, in the first three arguments, in the parameters of `kernel` and in `ridge`.
+
+    Equivalent to
+
+        gram = kernel(centers, centers) + ridge * torch.eye(centers.shape[-2])
+        result = kernel(query, centers) @ torch.linalg.solve(gram, values)
+
+    Args:
+        query: points to predict at.
+        centers: points the regressor is built on.
+        values: values at the centers.
+        kernel: positive definite kernel.
+        ridge: non-negative number or 0-d tensor added to the diagonal, or one per center, shape `(N,)`.
+        trend: `"constant"` makes the weights sum to one, so that constants are reproduced (ordinary kriging).
+        on_singular: what stays singular in float64 is solved with a larger ridge and a `RidgeRaisedWarning`, or raises
+            `SolveError`.
+
+    Shape:
+        - query: `(*, Q, D)`; centers: `(*, N, D)`; values: `(*, N, C)`
+        - output: `(*, Q, C)`
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> kernel_ridge(x, x, torch.tensor([[5.0], [7.0]]), kernel=Exponential())
+        tensor([[5.],
+                [7.]])
+    """
+    check_values(values, batched=True)
+    return _solve(dense.mean, query, centers, values, kernel, ridge, trend, on_singular)
+
+
+def cardinal_weights(
+    query: Tensor,
+    centers: Tensor,
+    *,
+    kernel: Kernel,
+    ridge: float | Tensor = 1e-9,
+    trend: Trend = None,
+    on_singular: OnSingular = "warn",
+) -> Tensor:
+    r"""The weight of each center's value in the prediction, $\psi(z) = k(z, x)\,(k(x, x) + \lambda I)^{-1}$.
+
+    At ridge 0 and at the centers this is the identity: the cardinal (Lagrange) basis.
+
+    Equivalent to
+
+        gram = kernel(centers, centers) + ridge * torch.eye(centers.shape[-2])
+        result = torch.linalg.solve(gram, kernel(centers, query)).mT
+
+    Arguments as in `kernel_ridge`.
+
+    Shape:
+        - query: `(*, Q, D)`; centers: `(*, N, D)`
+        - output: `(*, Q, N)`
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> cardinal_weights(x, x, kernel=Exponential(), ridge=0.0).round(decimals=5).abs()
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    return _solve(dense.weights, query, centers, None, kernel, ridge, trend, on_singular)
+
+
+def power_function(
+    query: Tensor,
+    centers: Tensor,
+    *,
+    kernel: Kernel,
+    ridge: float | Tensor = 1e-9,
+    trend: Trend = None,
+    on_singular: OnSingular = "warn",
+) -> Tensor:
+    r"""The error indicator $\epsilon_k(z) = \sqrt{1 - k(z, x)\,(k(x, x) + \lambda I)^{-1}k(x, z)}$.
+
+    The standard deviation of a Gaussian process with this kernel. With a trend, $(1-b)^2/c$ joins under the root, with
+    $b = 1^\top w$ and $c = 1^\top A^{-1} 1$. Clamped at zero, with zero gradient there.
+
+    Equivalent to
+
+        weights = torchkrr.functional.cardinal_weights(query, centers, kernel=kernel, ridge=ridge)
+        result = (1 - (weights * kernel(query, centers)).sum(-1)).clamp_min(0).sqrt()
+
+    Arguments as in `kernel_ridge`.
+
+    Shape:
+        - query: `(*, Q, D)`; centers: `(*, N, D)`
+        - output: `(*, Q)`
+
+    Example:
+        >>> power_function(torch.tensor([[0.0], [9e9]]), torch.tensor([[0.0]]), kernel=Exponential(), ridge=0.0)
+        tensor([0., 1.])
+    """
+    squared = _solve(dense.power_squared, query, centers, None, kernel, ridge, trend, on_singular)
+    return safe_sqrt(squared.clamp_min(0))
+
+
+def leave_one_out(
+    centers: Tensor,
+    values: Tensor,
+    *,
+    kernel: Kernel,
+    ridge: float | Tensor = 1e-9,
+    trend: Trend = None,
+    on_singular: OnSingular = "warn",
+) -> Tensor:
+    r"""The prediction at each center from all the others, in closed form: $y_i - [A^{-1}y]_i / [A^{-1}]_{ii}$.
+
+    Equivalent to
+
+        rows = []
+        for i in range(len(centers)):
+            rest = torch.arange(len(centers)) != i
+            rows.append(torchkrr.functional.kernel_ridge(
+                centers[i : i + 1], centers[rest], values[rest], kernel=kernel, ridge=ridge
+            ))
+        result = torch.cat(rows)
+
+    Arguments as in `kernel_ridge`.
+
+    Shape:
+        - centers: `(*, N, D)`; values: `(*, N, C)`
+        - output: `(*, N, C)`
+
+    Example:
+        >>> x = torch.tensor([[0.0], [0.1], [0.2]])
+        >>> leave_one_out(x, torch.tensor([[0.0], [1.0], [2.0]]), kernel=Exponential()).squeeze()
+        tensor([0.9048, 0.9950, 0.9048])
+    """
+    check_values(values, batched=True)
+    if trend is not None and centers.shape[-2] < 2:
+        raise InputError("leave_one_out with a trend needs at least two centers, got 1. Use trend=None.")
+    return _solve(dense.leave_one_out, centers, centers, values, kernel, ridge, trend, on_singular)
+
+
+def rkhs_norm(
+    centers: Tensor,
+    values: Tensor,
+    *,
+    kernel: Kernel,
+    ridge: float | Tensor = 1e-9,
+    trend: Trend = None,
+    on_singular: OnSingular = "warn",
+) -> Tensor:
+    r"""The norm of the fitted function, $\sqrt{\alpha^\top K\alpha}$ with $\alpha = (K+\lambda I)^{-1}y$, for each output.
+
+    A lower estimate of the norm of the function the values came from.
+
+    Equivalent to
+
+        gram = kernel(centers, centers)
+        alpha = torch.linalg.solve(gram + ridge * torch.eye(centers.shape[-2]), values)
+        result = (alpha * (gram @ alpha)).sum(-2).sqrt()
+
+    Arguments as in `kernel_ridge`.
+
+    Shape:
+        - centers: `(*, N, D)`; values: `(*, N, C)`
+        - output: `(*, C)`
+
+    Example:
+        >>> rkhs_norm(torch.tensor([[0.0]]), torch.tensor([[2.0]]), kernel=Exponential(), ridge=0.0)
+        tensor([2.])
+    """
+    check_values(values, batched=True)
+    squared = _solve(dense.norm_squared, centers, centers, values, kernel, ridge, trend, on_singular)
+    return safe_sqrt(squared.clamp_min(0))
+
+
+@full_precision
+def _solve(
+    evaluate: dense.Evaluate,
+    query: Tensor,
+    centers: Tensor,
+    values: Tensor | None,
+    kernel: Kernel,
+    ridge: float | Tensor,
+    trend: Trend,
+    on_singular: OnSingular,
+) -> Tensor:
+    check_points("query", query, batched=True)
+    check_points("centers", centers, batched=True)
+    if values is None:
+        values = centers[..., :0]
+    check_alike(query=query, centers=centers, values=values)
+    check_same_features("query", query, "centers", centers)
+    check_same_rows("centers", centers, "values", values)
+    check_broadcastable(query=query, centers=centers, values=values)
+    check_finite("query", query)
+    check_finite("centers", centers)
+    check_finite("values", values)
+    check_ridge(ridge, centers.shape[-2])
+    check_choice("trend", trend, (None, "constant"))
+    check_choice("on_singular", on_singular, ("warn", "raise"))
+    result = solve_dense(
+        evaluate,
+        query,
+        centers,
+        values,
+        kernel=kernel,
+        ridge=torch.as_tensor(ridge, dtype=torch.float64, device=query.device),
+        trend=trend is not None,
+        on_singular=on_singular,
+    )
+    return result.to(query.dtype)

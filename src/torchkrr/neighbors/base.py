@@ -1,0 +1,154 @@
+"""The interface of an index: build, search, append, remove.
+
+An index works on embedded points. It proposes candidates; their distances are then computed by difference and sorted by
+(distance, index), here and for every index, so that the order of neighbors never depends on how the search was done.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._checks import (
+    check_alike,
+    check_finite,
+    check_index_range,
+    check_num_neighbors,
+    check_points,
+    check_same_features,
+    check_tensor,
+)
+from .._chunking import SEARCH_BYTES, map_in_order, ranges, rows_per_chunk
+from .._precision import working_dtype
+from ..errors import InputTypeError, NotFittedError, ShapeError
+
+
+class Neighbors(NamedTuple):
+    """Neighbors of each query, nearest first, ties by lowest index."""
+
+    distances: Tensor  # (Q, M)
+    indices: Tensor  # (Q, M) int64
+
+
+class NeighborIndex(ABC):
+    """Base of all indexes. Its points are never pickled or copied along: whoever owns them builds it again."""
+
+    points: Tensor | None = None  # (N, E) in the working dtype
+
+    def build(self, points: Tensor) -> NeighborIndex:
+        """Index the rows of `points` `(N, E)`; returns the index itself."""
+        check_points("points", points)
+        check_finite("points", points)
+        points = points.detach()
+        self.points = points.to(working_dtype(points.dtype))
+        self._build(self.points)
+        return self
+
+    def append(self, points: Tensor) -> None:
+        """Add rows; they get the indices after the present ones."""
+        old = self._built()
+        check_points("points", points)
+        check_finite("points", points)
+        points = points.detach().to(old.dtype)
+        check_same_features("points", points, "the index", old)
+        self.points = torch.cat((old, points))
+        self._append(self.points, len(old))
+
+    def remove(self, indices: Tensor) -> None:
+        """Drop rows; the rows after a dropped one move up."""
+        old = self._built()
+        keep = kept_rows(indices, len(old))
+        self.points = old[keep]
+        self._remove(self.points, keep)
+
+    def search(self, query: Tensor, num_neighbors: int, *, exclude: Tensor | None = None) -> Neighbors:
+        """The `num_neighbors` nearest rows of each query `(Q, E)`; `exclude` `(Q,)` names one row to leave out of each.
+
+        Shape:
+            - query: `(Q, E)`; exclude: `(Q,)`
+            - distances and indices: `(Q, M)`
+        """
+        points = self._built()
+        check_points("query", query)
+        check_finite("query", query)
+        check_same_features("query", query, "the index", points)
+        query = query.detach().to(working_dtype(query.dtype))
+        check_alike(query=query, points=points)
+        if exclude is not None:
+            check_exclude(exclude, len(query), len(points))
+        available = len(points) - (exclude is not None)
+        what = "the number of centers" + (" that are not excluded" if exclude is not None else "")
+        check_num_neighbors(num_neighbors, available, what=what)
+        with torch.no_grad():
+            return self._search(query, num_neighbors, exclude)
+
+    @abstractmethod
+    def _build(self, points: Tensor) -> None: ...
+
+    @abstractmethod
+    def _append(self, points: Tensor, old_count: int) -> None:
+        """`points` are all points, of which the first `old_count` are known."""
+
+    @abstractmethod
+    def _remove(self, points: Tensor, keep: Tensor) -> None:
+        """`points` are those left; `keep` is the mask over the old ones."""
+
+    @abstractmethod
+    def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors: ...
+
+    def _built(self) -> Tensor:
+        if self.points is None:
+            raise NotFittedError(f"{type(self).__name__} is not built. Call build(points) first.")
+        return self.points
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name in self._settings()}
+
+    def _settings(self) -> tuple[str, ...]:
+        """Names of the attributes that are configuration: what is pickled and copied."""
+        return ()
+
+
+def kept_rows(indices: Tensor, count: int) -> Tensor:
+    """The mask of the rows that stay when the rows `indices` are removed."""
+    check_tensor("indices", indices)
+    if indices.dtype not in (torch.int64, torch.int32) or indices.ndim != 1 or len(indices) == 0:
+        raise InputTypeError(
+            f"indices must be a non-empty 1-D integer tensor of rows to remove, got {indices.dtype} of shape "
+            f"{tuple(indices.shape)}. For a mask use mask.nonzero().squeeze(1)."
+        )
+    check_index_range("indices", indices, count)
+    keep = torch.ones(count, dtype=torch.bool, device=indices.device)
+    keep[indices.long()] = False
+    if not bool(keep.any()):
+        raise ShapeError(f"Removing all {count} rows would leave nothing to predict from. Keep at least one.")
+    return keep
+
+
+def check_exclude(exclude: Tensor, num_queries: int, num_points: int) -> None:
+    check_tensor("exclude", exclude)
+    if exclude.dtype not in (torch.int64, torch.int32):
+        raise InputTypeError(f"exclude must have dtype torch.int64, got {exclude.dtype}.")
+    if tuple(exclude.shape) != (num_queries,):
+        raise ShapeError(
+            f"exclude must have shape ({num_queries},), one row to leave out for each query, got {tuple(exclude.shape)}."
+        )
+    check_index_range("exclude", exclude, num_points)
+
+
+def rank(query: Tensor, points: Tensor, candidates: Tensor, num_neighbors: int) -> Neighbors:
+    """The best of `candidates` `(Q, K)` by distance, computed by difference, then by index."""
+
+    def work(chunk: slice) -> Neighbors:
+        ordered = candidates[chunk].sort(dim=1).values
+        squared = (points[ordered] - query[chunk].unsqueeze(1)).square_().sum(-1)  # (q, K)
+        best, order = squared.sort(dim=1, stable=True)
+        return Neighbors(best[:, :num_neighbors].sqrt(), ordered.gather(1, order[:, :num_neighbors]))
+
+    row_bytes = 2 * candidates.shape[1] * (points.shape[1] + 4) * points.element_size()
+    chunks = ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES // 4))
+    parts = list(map_in_order(work, chunks, query.device))
+    return Neighbors(*(torch.cat(column) for column in zip(*parts, strict=True)))

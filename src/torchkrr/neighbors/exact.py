@@ -1,0 +1,171 @@
+r"""Exact search in torch: matrix products, `topk`, and an exact ranking of the few that matter.
+
+The inner-product form of a distance is fast but inexact, and `topk` does not break ties by index. So a few candidates more
+than asked for are taken by the fast form, relative to the mean of the points, and ranked by exact distance. Where a point that
+was not a candidate could, within rounding, be as near as the last neighbor, that row is searched again among all points
+that close. The result is that of a full sort by (distance, index), however queries and points were chunked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from .._checks import check_alike, check_points, check_same_features
+from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
+from ..errors import InputError
+from ..kernels import Kernel
+from .base import NeighborIndex, Neighbors, rank
+
+SPARE_CANDIDATES = 8
+LARGEST_BLOCK = 1 << 16
+
+
+def nearest(
+    query: Tensor,
+    centers: Tensor,
+    num_neighbors: int,
+    *,
+    kernel: Kernel | None = None,
+    exclude_self: bool = False,
+    exclude: Tensor | None = None,
+) -> Tensor:
+    r"""The nearest centers of each query in the metric of the kernel, by exact search.
+
+    Equivalent to
+
+        embed = kernel.embed if kernel is not None else lambda x: x
+        distances = torch.cdist(embed(query), embed(centers))
+        result = distances.sort(dim=1, stable=True).indices[:, :num_neighbors]
+
+    Args:
+        query: points to search for.
+        centers: points to search among.
+        num_neighbors: how many.
+        kernel: whose embedding to search in; `None` searches the points as they are.
+        exclude_self: for `query` equal to `centers` row by row: leave row i out of the neighbors of row i.
+        exclude: one row of `centers` to leave out for each query.
+
+    Shape:
+        - query: `(Q, D)`; centers: `(N, D)`; exclude: `(Q,)`
+        - output: `(Q, M)` int64, nearest first, ties by lowest index
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0], [3.0]])
+        >>> nearest(x, x, 1, exclude_self=True).squeeze()
+        tensor([1, 0, 1])
+    """
+    check_points("query", query)
+    check_points("centers", centers)
+    check_alike(query=query, centers=centers)
+    check_same_features("query", query, "centers", centers)
+    if exclude_self:
+        if exclude is not None:
+            raise InputError("Give exclude_self or exclude, not both: exclude names the rows that exclude_self implies.")
+        if query.shape != centers.shape or not torch.equal(query, centers):
+            raise InputError(
+                "exclude_self=True needs query equal to centers, row by row. "
+                "For another query set name the row to leave out of each with exclude=."
+            )
+        exclude = torch.arange(len(query), device=query.device)
+    with torch.no_grad():
+        if kernel is not None:
+            query, centers = kernel.embed(query), kernel.embed(centers)
+        return ExactIndex().build(centers).search(query, num_neighbors, exclude=exclude).indices
+
+
+class ExactIndex(NeighborIndex):
+    """Exact nearest neighbors on any device; memory is bounded by a byte budget, whatever Q and N.
+
+    Example:
+        >>> index = ExactIndex().build(torch.tensor([[0.0], [1.0], [3.0]]))
+        >>> index.search(torch.tensor([[2.6]]), 2).indices
+        tensor([[2, 1]])
+        >>> index.append(torch.tensor([[2.5]]))
+        >>> index.search(torch.tensor([[2.6]]), 2).indices
+        tensor([[3, 2]])
+    """
+
+    def _build(self, points: Tensor) -> None:
+        # Any shift is correct and one near the middle is accurate, so a changed set need not move it far: float64 sum.
+        self._shift = points.mean(0, dtype=torch.float64 if points.device.type != "mps" else None).to(points.dtype)
+
+    def _append(self, points: Tensor, old_count: int) -> None:
+        self._build(points)
+
+    def _remove(self, points: Tensor, keep: Tensor) -> None:
+        self._build(points)
+
+    def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
+        points = self._built()
+        available = len(points) - (exclude is not None)
+        count = min(num_neighbors + SPARE_CANDIDATES, available)
+        shifted = query - self._shift
+        scores, candidates = self._candidates(shifted, count, exclude)
+        found = rank(query, points, candidates, num_neighbors)
+        if count == available:
+            return found
+        # Scores are squared distances less |query|^2.
+        length = torch.linalg.vector_norm(shifted, dim=1)
+        reach = found.distances[:, -1]
+        limit = reach.square() - length.square() + self._rounding(length, reach)
+        doubtful = (scores[:, -1] <= limit).nonzero().squeeze(1)
+        for rows in doubtful.split(rows_per_chunk(len(points) * points.element_size(), SEARCH_BYTES)):
+            closest = self._all_within(shifted[rows], limit[rows], None if exclude is None else exclude[rows])
+            for part, candidates in closest:
+                again = rank(query[rows[part]], points, candidates, num_neighbors)
+                found.distances[rows[part]], found.indices[rows[part]] = again
+        return found
+
+    def _candidates(self, query: Tensor, count: int, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The `count` best scores `(Q, count)`, in order, and their rows."""
+        best = query.new_empty(len(query), 0)
+        rows = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
+        for start, block, squares in self._blocks():
+            size = rows_per_chunk(len(block) * block.element_size(), SEARCH_BYTES)
+            parts = []
+            for chunk in ranges(len(query), size):
+                scores = self._scores(query[chunk], start, block, squares, None if exclude is None else exclude[chunk])
+                values, positions = scores.topk(min(count, len(block)), largest=False)
+                values = torch.cat((best[chunk], values), dim=1)
+                positions = torch.cat((rows[chunk], positions + start), dim=1)
+                values, order = values.topk(min(count, values.shape[1]), largest=False)
+                parts.append((values, positions.gather(1, order)))
+            best, rows = (torch.cat(column) for column in zip(*parts, strict=True))
+        return best, rows
+
+    def _all_within(self, query: Tensor, limit: Tensor, exclude: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Groups of the given queries with every point whose score is within the limit of its query, and maybe more."""
+        scores = torch.cat([self._scores(query, *block, exclude) for block in self._blocks()], dim=1)  # (q, N)
+        counts = (scores <= limit.unsqueeze(1)).sum(1)
+        # Queries with similarly many close points share a rectangle; sorting keeps one crowded query from widening all.
+        order = counts.argsort()
+        features = self._shift.numel()
+        while len(order):
+            row_bytes = int(counts[order[-1]]) * features * query.element_size()
+            part, order = order[-rows_per_chunk(row_bytes, SEARCH_BYTES) :], order[: -rows_per_chunk(row_bytes, SEARCH_BYTES)]
+            yield part, scores[part].topk(int(counts[part].max()), largest=False).indices
+
+    def _scores(
+        self, query: Tensor, start: int, block: Tensor, squares: Tensor, exclude: Tensor | None
+    ) -> Tensor:
+        scores = torch.addmm(squares, query, block.mT, alpha=-2)  # (q, B)
+        if exclude is not None:
+            here = ((exclude >= start) & (exclude < start + len(block))).nonzero().squeeze(1)
+            scores[here, exclude[here] - start] = torch.inf
+        return scores
+
+    def _blocks(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Blocks of shifted points with their first row and their squared lengths."""
+        points = self._built()
+        size = rows_per_chunk(points.shape[1] * points.element_size(), SEARCH_BYTES, most=LARGEST_BLOCK)
+        for chunk in ranges(len(points), size):
+            block = points[chunk] - self._shift
+            yield chunk.start, block, block.square().sum(1)
+
+    def _rounding(self, length: Tensor, reach: Tensor) -> Tensor:
+        """Bound on the rounding error of a score, for points within `reach` of a query of the given length."""
+        features = self._shift.numel()
+        return 2 * torch.finfo(length.dtype).eps * (features**0.5 + 8) * (2 * length + reach).square()
