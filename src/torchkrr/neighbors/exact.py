@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .._checks import check_alike, check_points, check_same_features
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
+from .._precision import has_float64
 from ..errors import InputError
 from ..kernels import Kernel
 from .base import NeighborIndex, Neighbors, rank
@@ -89,8 +90,11 @@ class ExactIndex(NeighborIndex):
     """
 
     def _build(self, points: Tensor) -> None:
-        # Any shift is correct and one near the middle is accurate, so a changed set need not move it far: float64 sum.
-        self._shift = points.mean(0, dtype=torch.float64 if points.device.type != "mps" else None).to(points.dtype)
+        mean = points.mean(0, dtype=torch.float64 if has_float64(points.device) else None)
+        spread = points.var(0, correction=0).sum()
+        # Points spread about the origin more than they are away from it lose nothing there, and need no copy.
+        self._shift = None if float(mean.square().sum()) <= float(spread) else mean.to(points.dtype)
+        self._squares = torch.cat([torch.linalg.vector_norm(block, dim=1).square_() for _, block in self._blocks()])
 
     def _append(self, points: Tensor, old_count: int) -> None:
         self._build(points)
@@ -102,7 +106,7 @@ class ExactIndex(NeighborIndex):
         points = self._built()
         available = len(points) - (exclude is not None)
         count = min(num_neighbors + SPARE_CANDIDATES, available)
-        shifted = query - self._shift
+        shifted = query if self._shift is None else query - self._shift
         scores, candidates = self._candidates(shifted, count, exclude)
         found = rank(query, points, candidates, num_neighbors)
         if count == available:
@@ -112,7 +116,8 @@ class ExactIndex(NeighborIndex):
         reach = found.distances[:, -1]
         limit = reach.square() - length.square() + self._rounding(length, reach)
         doubtful = (scores[:, -1] <= limit).nonzero().squeeze(1)
-        for rows in doubtful.split(rows_per_chunk(len(points) * points.element_size(), SEARCH_BYTES)):
+        for chunk in ranges(len(doubtful), rows_per_chunk(len(points) * points.element_size(), SEARCH_BYTES)):
+            rows = doubtful[chunk]
             closest = self._all_within(shifted[rows], limit[rows], None if exclude is None else exclude[rows])
             for part, candidates in closest:
                 again = rank(query[rows[part]], points, candidates, num_neighbors)
@@ -123,11 +128,16 @@ class ExactIndex(NeighborIndex):
         """The `count` best scores `(Q, count)`, in order, and their rows."""
         best = query.new_empty(len(query), 0)
         rows = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
-        for start, block, squares in self._blocks():
-            size = rows_per_chunk(len(block) * block.element_size(), SEARCH_BYTES)
+        memory: Tensor | None = None
+        for start, block in self._blocks():
+            size = rows_per_chunk(len(block) * block.element_size(), SEARCH_BYTES, most=len(query))
+            if memory is None:  # reused: fresh pages for every product would cost as much as the product
+                memory = query.new_empty(size * len(block))
             parts = []
             for chunk in ranges(len(query), size):
-                scores = self._scores(query[chunk], start, block, squares, None if exclude is None else exclude[chunk])
+                part = query[chunk]
+                scores = memory[: len(part) * len(block)].view(len(part), len(block))
+                self._score(part, start, block, None if exclude is None else exclude[chunk], out=scores)
                 values, positions = scores.topk(min(count, len(block)), largest=False)
                 values = torch.cat((best[chunk], values), dim=1)
                 positions = torch.cat((rows[chunk], positions + start), dim=1)
@@ -138,34 +148,37 @@ class ExactIndex(NeighborIndex):
 
     def _all_within(self, query: Tensor, limit: Tensor, exclude: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Groups of the given queries with every point whose score is within the limit of its query, and maybe more."""
-        scores = torch.cat([self._scores(query, *block, exclude) for block in self._blocks()], dim=1)  # (q, N)
+        scores = query.new_empty(len(query), len(self._built()))
+        for start, block in self._blocks():
+            self._score(query, start, block, exclude, out=scores[:, start : start + len(block)])
         counts = (scores <= limit.unsqueeze(1)).sum(1)
         # Queries with similarly many close points share a rectangle; sorting keeps one crowded query from widening all.
         order = counts.argsort()
-        features = self._shift.numel()
+        features = query.shape[1]
         while len(order):
             row_bytes = int(counts[order[-1]]) * features * query.element_size()
             part, order = order[-rows_per_chunk(row_bytes, SEARCH_BYTES) :], order[: -rows_per_chunk(row_bytes, SEARCH_BYTES)]
             yield part, scores[part].topk(int(counts[part].max()), largest=False).indices
 
-    def _scores(
-        self, query: Tensor, start: int, block: Tensor, squares: Tensor, exclude: Tensor | None
-    ) -> Tensor:
-        scores = torch.addmm(squares, query, block.mT, alpha=-2)  # (q, B)
+    def _score(self, query: Tensor, start: int, block: Tensor, exclude: Tensor | None, *, out: Tensor) -> None:
+        """Squared distances less |query|^2, `(q, B)`."""
+        torch.addmm(self._squares[start : start + len(block)], query, block.mT, alpha=-2, out=out)
         if exclude is not None:
             here = ((exclude >= start) & (exclude < start + len(block))).nonzero().squeeze(1)
-            scores[here, exclude[here] - start] = torch.inf
-        return scores
+            out[here, exclude[here] - start] = torch.inf
 
-    def _blocks(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Blocks of shifted points with their first row and their squared lengths."""
+    def _blocks(self) -> Iterator[tuple[int, Tensor]]:
+        """Blocks of shifted points with their first row; a block is overwritten by the next."""
         points = self._built()
-        size = rows_per_chunk(points.shape[1] * points.element_size(), SEARCH_BYTES, most=LARGEST_BLOCK)
+        size = rows_per_chunk(points.shape[1] * points.element_size(), SEARCH_BYTES, most=min(LARGEST_BLOCK, len(points)))
+        memory = None if self._shift is None else points.new_empty(size, points.shape[1])
         for chunk in ranges(len(points), size):
-            block = points[chunk] - self._shift
-            yield chunk.start, block, block.square().sum(1)
+            block = points[chunk]
+            if self._shift is not None and memory is not None:
+                block = torch.sub(block, self._shift, out=memory[: len(block)])
+            yield chunk.start, block
 
     def _rounding(self, length: Tensor, reach: Tensor) -> Tensor:
         """Bound on the rounding error of a score, for points within `reach` of a query of the given length."""
-        features = self._shift.numel()
+        features = self._built().shape[1]
         return 2 * torch.finfo(length.dtype).eps * (features**0.5 + 8) * (2 * length + reach).square()

@@ -1,0 +1,224 @@
+"""Local kernel ridge regression, the paper's sparse kernel, as a layer."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._checks import check_num_neighbors
+from .._precision import full_precision, working_dtype
+from ..core.local import Kind
+from ..errors import InputTypeError
+from ..functional.local import OnSingular, Trend, solve_local
+from ..kernels import Kernel
+from ..neighbors import ExactIndex, NeighborIndex
+from .support import SupportLayer
+
+
+class Explanation(NamedTuple):
+    """Which centers made a prediction, and with what weight: `(weights[..., None] * values[indices]).sum(-2)` is it."""
+
+    indices: Tensor  # (*, M) rows of the centers
+    weights: Tensor  # (*, M)
+
+
+class LocalKernelRidge(SupportLayer):
+    r"""Kernel ridge regression on the `num_neighbors` nearest centers of each query. Nothing is trained.
+
+    Each of the three inputs of the regressor can be fixed or learned: the query arrives from the layer before, `centers` and
+    `values` belong to this one. Neighbors follow the centers when these move.
+
+    Args:
+        centers: points the regressor is built on.
+        values: values at the centers; for classification one-hot labels.
+        num_neighbors: centers per prediction. Cost grows with its cube, the error indicator falls with it.
+        kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
+        ridge: non-negative number, or a 0-d tensor.
+        trend: `"constant"` reproduces constants.
+        fade: makes the prediction continuous: neighbors lose their influence before they leave the list.
+        index: how neighbors are found; `None` is exact search. Built again whenever centers or kernel change.
+        on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.local_kernel_ridge`.
+        learn_centers, learn_values: make them Parameters.
+
+    Shape:
+        - centers: `(N, D)`; values: `(N, C)`; query: `(*, D)`; output: `(*, C)`
+
+    Example:
+        >>> features, labels = torch.randn(500, 16), torch.randint(0, 3, (500,))
+        >>> head = LocalKernelRidge(features, torch.nn.functional.one_hot(labels).float(), num_neighbors=20)
+        >>> head(torch.randn(7, 16)).argmax(-1).shape
+        torch.Size([7])
+    """
+
+    def __init__(
+        self,
+        centers: Tensor,
+        values: Tensor,
+        num_neighbors: int = 100,
+        *,
+        kernel: Kernel | None = None,
+        ridge: float | Tensor = 1e-9,
+        trend: Trend = None,
+        fade: bool = False,
+        index: NeighborIndex | None = None,
+        on_singular: OnSingular = "warn",
+        learn_centers: bool = False,
+        learn_values: bool = False,
+    ) -> None:
+        super().__init__(
+            centers,
+            values,
+            kernel=kernel,
+            ridge=ridge,
+            trend=trend,
+            on_singular=on_singular,
+            learn_centers=learn_centers,
+            learn_values=learn_values,
+        )
+        check_num_neighbors(num_neighbors, self.num_centers)
+        if index is not None and not isinstance(index, NeighborIndex):
+            raise InputTypeError(f"index must be a torchkrr.neighbors index or None, got {type(index).__name__}.")
+        self.num_neighbors = num_neighbors
+        self.fade = fade
+        self.index = ExactIndex() if index is None else index
+        self._known: _Known | None = None
+
+    def forward(self, query: Tensor) -> Tensor:
+        mean, _, _ = self._solve(query, "mean")
+        return mean.reshape(*query.shape[:-1], self.out_features)
+
+    def power_function(self, query: Tensor) -> Tensor:
+        """The local error indicator, `(*, D)` to `(*,)`: 0 at a center, 1 far from all."""
+        _, power, _ = self._solve(query, "mean")
+        return power.reshape(query.shape[:-1])
+
+    def explain(self, query: Tensor) -> Explanation:
+        """The centers behind each prediction and their weights, `(*, D)` to `(*, M)` each."""
+        weights, _, indices = self._solve(query, "weights")
+        shape = (*query.shape[:-1], indices.shape[1])
+        return Explanation(indices.reshape(shape), weights.reshape(shape))
+
+    def neighbors(self, query: Tensor) -> Tensor:
+        """The rows of the centers that each prediction uses, nearest first, `(*, D)` to `(*, M)`."""
+        check_num_neighbors(self.num_neighbors, self.num_centers)
+        indices = self._search(self._flat(query), self._embedded(), self.num_neighbors)
+        return indices.reshape(*query.shape[:-1], self.num_neighbors)
+
+    def append(self, centers: Tensor, values: Tensor) -> None:
+        known, before = self._current(), self.num_centers
+        super().append(centers, values)
+        if known is not None:
+            with torch.inference_mode(False), torch.no_grad():
+                self.index.append(self._embed(self.centers[before:]))
+            self._remember()
+
+    def _drop(self, keep: Tensor) -> None:
+        known = self._current()
+        super()._drop(keep)
+        if known is not None:
+            with torch.inference_mode(False), torch.no_grad():
+                self.index.remove((~keep).nonzero().squeeze(1))
+            self._remember()
+
+    def _solve(self, query: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
+        return _solve(self._flat(query), self.centers, self.values, self, kind)
+
+    def _search(self, rows: Tensor, embedded: Tensor, count: int) -> Tensor:
+        with torch.no_grad():
+            embedded_query = self.kernel.embed(rows.detach().to(embedded.dtype))
+            return self.index.search(embedded_query, count).indices
+
+    def _embed(self, centers: Tensor) -> Tensor:
+        return self.kernel.embed(centers.to(working_dtype(centers.dtype)))
+
+    def _embedded(self) -> Tensor:
+        """Embedded centers, with their graph if something in it is learned; the index is built on them."""
+        sources = (self.centers, *self.kernel.parameters(), *self.kernel.buffers())
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in sources):
+            # While something is being learned there is no use in keeping anything.
+            self._known = None
+            embedded = self._embed(self.centers)
+            self.index.build(embedded)
+            return embedded
+        if self._current() is None:
+            # Tensors made in inference mode could not take part in a later backward pass.
+            with torch.inference_mode(False), torch.no_grad():
+                self.index.build(self._embed(self.centers))
+            self._remember()
+        assert self.index.points is not None
+        return self.index.points
+
+    def _remember(self) -> None:
+        self._known = _fingerprint(self)
+
+    def _current(self) -> _Known | None:
+        """What is known of the built index, if it still holds."""
+        known = self._known
+        return known if known is not None and known.same_as(_fingerprint(self)) else None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> LocalKernelRidge:
+        self._known = None
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": None}  # the index drops its points by itself
+
+    def _shown(self) -> list[str]:
+        return [f"num_neighbors={self.num_neighbors}"] + (["fade=True"] if self.fade else [])
+
+
+class _Known(NamedTuple):
+    """The tensors an index was built from, held so that their memory cannot be reused, with their versions."""
+
+    points: Tensor | None
+    tensors: tuple[Tensor, ...]
+    versions: tuple[int | None, ...]
+
+    def same_as(self, other: _Known) -> bool:
+        return (
+            self.points is other.points
+            and self.points is not None
+            and None not in self.versions
+            and self.versions == other.versions
+            and len(self.tensors) == len(other.tensors)
+            and all(_same_memory(a, b) for a, b in zip(self.tensors, other.tensors, strict=True))
+        )
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return (a.data_ptr(), a.shape, a.stride(), a.dtype, a.device) == (b.data_ptr(), b.shape, b.stride(), b.dtype, b.device)
+
+
+def _fingerprint(layer: LocalKernelRidge) -> _Known:
+    tensors = (layer.centers, *layer.kernel.parameters(), *layer.kernel.buffers())
+    # Inference tensors have no version counter: they are never taken as unchanged.
+    versions = tuple(None if tensor.is_inference() else tensor._version for tensor in tensors)
+    return _Known(layer.index.points, tuple(tensor.detach() for tensor in tensors), versions)
+
+
+@full_precision
+def _solve(
+    query: Tensor, centers: Tensor, values: Tensor, layer: LocalKernelRidge, kind: Kind
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean or weights, power function and neighbor indices for rows `(Q, D)`."""
+    check_num_neighbors(layer.num_neighbors, layer.num_centers)
+    embedded = layer._embedded()
+    # With every center a neighbor nothing can leave the list, so there is nothing to fade.
+    fade = layer.fade and layer.num_neighbors < layer.num_centers
+    indices = layer._search(query, embedded, layer.num_neighbors + fade)
+    first, power = solve_local(
+        query,
+        centers,
+        values,
+        indices,
+        kernel=layer.kernel,
+        ridge=layer.ridge,
+        trend=layer.trend,
+        fade=fade,
+        on_singular=layer.on_singular,
+        kind=kind,
+        embedded_centers=embedded,
+    )
+    return first, power, indices

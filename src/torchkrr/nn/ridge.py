@@ -1,0 +1,80 @@
+"""Dense kernel ridge regression as a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..functional.local import OnSingular, Trend
+from ..functional.ridge import cardinal_weights, kernel_ridge, leave_one_out, power_function
+from ..kernels import Kernel
+from .support import SupportLayer
+
+
+class KernelRidge(SupportLayer):
+    r"""Kernel ridge regression on every center, $k(z, x)(k(x, x)+\lambda I)^{-1}y$.
+
+    For a few thousand centers at most, and for learned centers and values inside a network. Beyond that,
+    `LocalKernelRidge`.
+
+    Args:
+        centers: points the regressor is built on.
+        values: values at the centers.
+        kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
+        ridge: non-negative number, or a 0-d tensor.
+        trend: `"constant"` reproduces constants.
+        on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.kernel_ridge`.
+        learn_centers, learn_values: make them Parameters.
+
+    Shape:
+        - centers: `(N, D)`; values: `(N, C)`; query: `(*, D)`; output: `(*, C)`
+
+    Example:
+        >>> layer = KernelRidge(torch.randn(64, 8), torch.zeros(64, 4), learn_centers=True, learn_values=True)
+        >>> layer(torch.randn(5, 8)).shape
+        torch.Size([5, 4])
+    """
+
+    def __init__(
+        self,
+        centers: Tensor,
+        values: Tensor,
+        *,
+        kernel: Kernel | None = None,
+        ridge: float | Tensor = 1e-9,
+        trend: Trend = None,
+        on_singular: OnSingular = "warn",
+        learn_centers: bool = False,
+        learn_values: bool = False,
+    ) -> None:
+        super().__init__(
+            centers,
+            values,
+            kernel=kernel,
+            ridge=ridge,
+            trend=trend,
+            on_singular=on_singular,
+            learn_centers=learn_centers,
+            learn_values=learn_values,
+        )
+
+    def forward(self, query: Tensor) -> Tensor:
+        rows = kernel_ridge(self._flat(query), self.centers, self.values, **self._choices())
+        return rows.reshape(*query.shape[:-1], self.out_features)
+
+    def power_function(self, query: Tensor) -> Tensor:
+        """The error indicator, `(*, D)` to `(*,)`."""
+        return power_function(self._flat(query), self.centers, **self._choices()).reshape(query.shape[:-1])
+
+    def cardinal_weights(self, query: Tensor) -> Tensor:
+        """The weight of each center in each prediction, `(*, D)` to `(*, N)`."""
+        rows = cardinal_weights(self._flat(query), self.centers, **self._choices())
+        return rows.reshape(*query.shape[:-1], self.num_centers)
+
+    def leave_one_out(self) -> Tensor:
+        """The prediction at each center from all the others, `(N, C)`."""
+        return leave_one_out(self.centers, self.values, **self._choices())
+
+    def _choices(self) -> dict[str, Any]:
+        return {"kernel": self.kernel, "ridge": self.ridge, "trend": self.trend, "on_singular": self.on_singular}

@@ -1,0 +1,144 @@
+"""What the kernel layers share: centers and values, fixed or learned, under the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._checks import (
+    check_alike,
+    check_choice,
+    check_finite,
+    check_points,
+    check_ridge,
+    check_same_features,
+    check_same_rows,
+    check_tensor,
+    check_values,
+)
+from .._state import register, resize_buffers
+from ..errors import InputError, InputTypeError
+from ..functional.local import OnSingular, Trend
+from ..kernels import Kernel, default_kernel
+from ..neighbors.base import kept_rows
+
+
+class SupportLayer(nn.Module):
+    """Base of the layers that predict from centers and values.
+
+    Fixed tensors are buffers, learned ones Parameters, under the same name, so a checkpoint made in one setting loads in the
+    other. A checkpoint with another number of centers loads into fixed tensors.
+    """
+
+    centers: Tensor
+    values: Tensor
+
+    def __init__(
+        self,
+        centers: Tensor,
+        values: Tensor,
+        *,
+        kernel: Kernel | None,
+        ridge: float | Tensor,
+        trend: Trend,
+        on_singular: OnSingular,
+        learn_centers: bool,
+        learn_values: bool,
+    ) -> None:
+        super().__init__()
+        check_points("centers", centers)
+        check_values(values)
+        check_alike(centers=centers, values=values)
+        check_same_rows("centers", centers, "values", values)
+        check_finite("centers", centers)
+        check_finite("values", values)
+        check_ridge(ridge)
+        check_choice("trend", trend, (None, "constant"))
+        check_choice("on_singular", on_singular, ("warn", "raise"))
+        if kernel is not None and not isinstance(kernel, Kernel):
+            raise InputTypeError(f"kernel must be a torchkrr.kernels.Kernel or None, got {type(kernel).__name__}.")
+        register(self, "centers", centers, learn=learn_centers)
+        register(self, "values", values, learn=learn_values)
+        self.kernel = default_kernel(centers) if kernel is None else kernel
+        self.ridge = ridge
+        self.trend: Trend = trend
+        self.on_singular: OnSingular = on_singular
+
+    @property
+    def in_features(self) -> int:
+        return self.centers.shape[1]
+
+    @property
+    def out_features(self) -> int:
+        return self.values.shape[1]
+
+    @property
+    def num_centers(self) -> int:
+        return self.centers.shape[0]
+
+    def append(self, centers: Tensor, values: Tensor) -> None:
+        """Add centers with their values; exact from the next call on. The kernel is not fitted again.
+
+        Shape:
+            - centers: `(n, D)`; values: `(n, C)`
+        """
+        self._refuse_learned("append")
+        check_points("centers", centers)
+        check_values(values)
+        check_alike(centers=centers, values=values, present=self.centers)
+        check_same_rows("centers", centers, "values", values)
+        check_same_features("centers", centers, "the centers of the layer", self.centers)
+        check_same_features("values", values, "the values of the layer", self.values)
+        check_finite("centers", centers)
+        check_finite("values", values)
+        self.centers = torch.cat((self.centers, centers.detach()))
+        self.values = torch.cat((self.values, values.detach()))
+
+    def remove(self, indices: Tensor) -> None:
+        """Forget the centers with these row numbers; the rows after a removed one move up.
+
+        Shape:
+            - indices: `(n,)` int64
+        """
+        self._refuse_learned("remove")
+        check_tensor("indices", indices)
+        self._drop(kept_rows(indices.to(self.centers.device), self.num_centers))
+
+    def _drop(self, keep: Tensor) -> None:
+        self.centers, self.values = self.centers[keep], self.values[keep]
+
+    def _refuse_learned(self, verb: str) -> None:
+        learned = [name for name in ("centers", "values") if name in self._parameters]
+        if learned:
+            raise InputError(
+                f"Cannot {verb}: {' and '.join(learned)} of this layer are learned, and an optimizer may hold them. "
+                "Build a new layer from the changed tensors."
+            )
+
+    def _flat(self, query: Tensor) -> Tensor:
+        """Queries `(*, D)` as rows `(Q, D)`."""
+        check_tensor("query", query)
+        return query.reshape(-1, query.shape[-1]) if query.ndim else query
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        resize_buffers(self, ("centers", "values"), state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        learned = [name for name in ("centers", "values") if name in self._parameters]
+        shown = [
+            f"in_features={self.in_features}",
+            f"out_features={self.out_features}",
+            f"num_centers={self.num_centers}",
+            *self._shown(),
+            f"ridge={float(self.ridge):g}",
+        ]
+        shown += [f"trend={self.trend!r}"] if self.trend else []
+        shown += [f"learned={learned}"] if learned else []
+        return ", ".join(shown)
+
+    def _shown(self) -> list[str]:
+        return []
