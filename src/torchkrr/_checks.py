@@ -103,9 +103,7 @@ def check_broadcastable(**tensors: Tensor) -> None:
         torch.broadcast_shapes(*leading.values())
     except RuntimeError:
         got = ", ".join(f"{name} has {tuple(shape)}" for name, shape in leading.items())
-        raise ShapeError(
-            f"The leading dimensions must broadcast, but {got}. Expand or unsqueeze one of them."
-        ) from None
+        raise ShapeError(f"The leading dimensions must broadcast, but {got}. Expand or unsqueeze one of them.") from None
 
 
 def check_finite(name: str, tensor: Tensor) -> None:

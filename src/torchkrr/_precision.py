@@ -28,8 +28,13 @@ def has_float64(device: torch.device) -> bool:
 
 
 def full_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """Run `function` outside autocast, its half-precision tensors cast to float32 if autocast was on."""
+    """Run `function` outside autocast, its half-precision tensors cast to float32 if autocast was on.
 
+    It also stays outside `torch.compile`, as one graph break: what happens inside depends on the data.
+    """
+
+    # torch.compiler.disable would do the same but imports the compiler, a second and a half, with this package.
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
@@ -37,7 +42,7 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
         if not torch.is_autocast_enabled(device_type):
             return function(*args, **kwargs)
         with torch.autocast(device_type, enabled=False):
-            return function(*map(_widen, args), **{name: _widen(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
+            return function(*map(_widen, args), **{name: _widen(value) for name, value in kwargs.items()})
 
     return wrapped
 

@@ -31,7 +31,14 @@ def squared_distances(a: Tensor, b: Tensor) -> Tensor:
         tensor([[25.],
                 [ 0.]])
     """
+    if not needs_gradient(a, b):
+        return _SquaredDistances.forward(a, b)
     return _SquaredDistances.apply(a, b)  # type: ignore[no-any-return]
+
+
+def needs_gradient(*tensors: Tensor) -> bool:
+    """Whether autograd is watching; where it is not, `Function.apply` would cost more than many a small problem."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def safe_sqrt(squared: Tensor) -> Tensor:
@@ -63,7 +70,7 @@ class _SquaredDistances(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         a, b = ctx.saved_tensors
         shift = b.detach().mean(dim=-2, keepdim=True)
         a, b = a - shift, b - shift

@@ -21,11 +21,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
 
 from ._checks import check_choice, check_floating, check_points, check_positive, check_same_features, check_tensor
 from ._state import register, resize_buffers
-from .distances import safe_sqrt, squared_distances
+from .distances import needs_gradient, safe_sqrt, squared_distances
 from .errors import InputError, InputTypeError, ShapeError
 from .transforms import StandardMean, Transform
 
@@ -113,11 +112,16 @@ class Kernel(nn.Module):
 
     def of_squared(self, squared: Tensor) -> Tensor:
         r"""$\varphi(\sqrt s)$ with derivatives that are right at zero, to second order."""
-        return _Radial.apply(squared, self, *self.learned_in_profile())  # type: ignore[no-any-return]
+        learned = self.learned_in_profile()
+        if not needs_gradient(squared, *learned):
+            return self.profile(squared.sqrt())
+        return _Radial.apply(squared, self, *learned)  # type: ignore[no-any-return]
 
     def learned_in_profile(self) -> list[Tensor]:
         """The tensors through which `profile` itself carries a gradient."""
-        learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        if not torch.is_grad_enabled():
+            return []
+        learned: list[Tensor] = [parameter for parameter in self.parameters() if parameter.requires_grad]
         if not learned:
             return []
         with torch.enable_grad():
@@ -154,7 +158,7 @@ class _Radial(torch.autograd.Function):
         ctx.save_for_backward(squared, *learned)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         squared, *learned = ctx.saved_tensors
         distance = safe_sqrt(squared)
         grad_squared = grad * ctx.kernel.slope_over_distance(distance) / 2 if ctx.needs_input_grad[0] else None
@@ -387,4 +391,4 @@ def default_kernel(centers: Tensor) -> Kernel:
         >>> default_kernel(torch.randn(20, 3)).embed(torch.randn(4, 3)).shape
         torch.Size([4, 3])
     """
-    return Exponential(input_transform=StandardMean().fit(centers.detach()))  # type: ignore[arg-type]
+    return Exponential(input_transform=StandardMean().fit(centers.detach()))

@@ -48,9 +48,9 @@ Evaluate = Callable[[DenseProblem], DenseResult]
 class _SolveWithFactor(torch.autograd.Function):
     r"""Solve $AX = B$ for symmetric positive definite $A$, given its Cholesky factor.
 
-    With $G$ arriving at $X$: $\bar B = A^{-1}G$ and $\bar A = -\tfrac12(\bar B X^\top + X\bar B^\top)$, so the backward pass needs one
-    more solve and no new factorisation. It applies this function again, not `cholesky_solve`: the factor carries no graph, so
-    second derivatives in the matrix would silently be lost.
+    With $G$ arriving at $X$: $\bar B = A^{-1}G$ and $\bar A = -\tfrac12(\bar B X^\top + X\bar B^\top)$, so the backward pass
+    needs one more solve and no new factorisation. It applies this function again, not `cholesky_solve`: the factor carries no
+    graph, so second derivatives in the matrix would silently be lost.
     """
 
     @staticmethod
@@ -63,7 +63,7 @@ class _SolveWithFactor(torch.autograd.Function):
         ctx.save_for_backward(matrix, upper, output)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         matrix, upper, solution = ctx.saved_tensors
         grad_rhs = _SolveWithFactor.apply(matrix, upper, grad)
         grad_matrix = None
@@ -150,7 +150,9 @@ def mean(problem: DenseProblem) -> DenseResult:
         if suspicious:
             with torch.no_grad():
                 masks.append(weights_for(system, cross).resolved)
-    resolved = torch.cat(masks, dim=-1).unsqueeze(-1) if suspicious else torch.ones_like(system.factor.sound[..., None, None])
+    resolved = (
+        torch.cat(masks, dim=-1).unsqueeze(-1) if suspicious else torch.ones_like(system.factor.sound[..., None, None])
+    )
     return DenseResult(torch.cat(results, dim=-2), resolved)
 
 
@@ -179,7 +181,7 @@ def power_squared(problem: DenseProblem) -> DenseResult:
 
 
 def leave_one_out(problem: DenseProblem) -> DenseResult:
-    r"""Predictions `(*, N, C)` at each center from the others: $y_i - [Py]_i/P_{ii}$ with $P = A^{-1}$, projected with a trend."""
+    r"""Predictions `(*, N, C)` at each center from the others: $y_i - [Py]_i/P_{ii}$, $P = A^{-1}$ or its projection."""
     system = assemble(problem)
     identity = torch.eye(system.matrix.shape[-1], dtype=system.matrix.dtype, device=system.matrix.device)
     inverse, _ = project_trend(system, spd_solve(system, identity))  # (*, N, N)

@@ -34,12 +34,14 @@ def cholesky(matrix: Tensor) -> Factor:
 
 def whiten(factor: Factor, rhs: Tensor) -> Tensor:
     r"""$U^{-\top} B$ for a matrix `(*, M, C)`."""
-    return torch.linalg.solve_triangular(factor.upper.mT, rhs, upper=False)
+    solved: Tensor = torch.linalg.solve_triangular(factor.upper.mT, rhs, upper=False)
+    return solved
 
 
 def unwhiten(factor: Factor, rhs: Tensor) -> Tensor:
     r"""$U^{-1} B$ for a matrix `(*, M, C)`."""
-    return torch.linalg.solve_triangular(factor.upper, rhs, upper=True)
+    solved: Tensor = torch.linalg.solve_triangular(factor.upper, rhs, upper=True)
+    return solved
 
 
 def is_resolved(factor: Factor, weight_norm: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .._chunking import chunk_bytes, map_in_order, ranges, rows_per_chunk
+from ..distances import needs_gradient
 from .backward import Arriving, CellGradients, Saved, gradients, keep
 from .cells import CellOptions
 from .solve import path, predict, solve
@@ -37,11 +38,9 @@ def local_solve(
         - ridge: `()`, `(Q, 1)` or `(Q, M)`
     """
     learned = options.kernel.learned_in_profile()
-    inputs = (query, centers, values, ridge, *learned)
-    needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-    first, power_squared, resolved, *_ = _LocalSolve.apply(
-        query, centers, values, ridge, indices, options, kind, needs_gradient, *learned
-    )
+    watched = needs_gradient(query, centers, values, ridge, *learned)
+    run = _LocalSolve.apply if watched else _LocalSolve.forward
+    first, power_squared, resolved, *_ = run(query, centers, values, ridge, indices, options, kind, watched, *learned)
     return LocalResult(first, power_squared, resolved)
 
 
@@ -55,14 +54,12 @@ class _LocalSolve(torch.autograd.Function):
         indices: Tensor,
         options: CellOptions,
         kind: Kind,
-        needs_gradient: bool,
+        watched: bool,
         *learned: Tensor,
     ) -> tuple[Tensor, ...]:
         def work(chunk: slice) -> tuple[Tensor, ...]:
             with torch.no_grad():
-                return _evaluate(
-                    query[chunk], centers, values, _rows(ridge, chunk), indices[chunk], options, kind, needs_gradient
-                )
+                return _evaluate(query[chunk], centers, values, _rows(ridge, chunk), indices[chunk], options, kind, watched)
 
         chunks = _chunks(query, centers, values, indices)
         parts = list(map_in_order(work, chunks, query.device))
@@ -96,7 +93,7 @@ def _evaluate(
     indices: Tensor,
     options: CellOptions,
     kind: Kind,
-    needs_gradient: bool,
+    watched: bool,
     resolved: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """The two outputs of `kind`, which cells are resolved, and what the backward pass needs (or empty tensors)."""
@@ -109,7 +106,7 @@ def _evaluate(
         return weights, solution.power_squared, solution.resolved, *nothing
     local_values = values[_members(indices, options)]  # (q, M, C)
     mean = predict(solution.weights, local_values)
-    saved = keep(solution, local_values, power=True) if needs_gradient else nothing
+    saved = keep(solution, local_values, power=True) if watched else nothing
     return mean, solution.power_squared, solution.resolved, *saved
 
 

@@ -114,9 +114,7 @@ def _with_raised_ridge(
     return result.first, result.power_squared
 
 
-def _used_rows(
-    centers: Tensor, values: Tensor, ridge: Tensor, indices: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _used_rows(centers: Tensor, values: Tensor, ridge: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Only the rows that `indices` names, where that may save work: min(N, Q M) rows are embedded."""
     if indices.numel() >= len(centers):
         return centers, values, ridge, indices

@@ -165,8 +165,8 @@ def local_power_function(
 
     $$ \epsilon^2 = 1 - 2k^\top w + w^\top(K+\lambda I)w $$
 
-    for the weights $w$ actually used; $1 - k^\top w$ without trend and fade, where it lies in $[0, 1]$. Zero at a center (up to
-    the ridge), one far away from all. Clamped at zero, with zero gradient there.
+    for the weights $w$ actually used; $1 - k^\top w$ without trend and fade, where it lies in $[0, 1]$. Zero at a center (up
+    to the ridge), one far away from all. Clamped at zero, with zero gradient there.
 
     Equivalent to
 

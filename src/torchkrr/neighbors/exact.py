@@ -1,9 +1,9 @@
 r"""Exact search in torch: matrix products, `topk`, and an exact ranking of the few that matter.
 
 The inner-product form of a distance is fast but inexact, and `topk` does not break ties by index. So a few candidates more
-than asked for are taken by the fast form, relative to the mean of the points, and ranked by exact distance. Where a point that
-was not a candidate could, within rounding, be as near as the last neighbor, that row is searched again among all points
-that close. The result is that of a full sort by (distance, index), however queries and points were chunked.
+than asked for are taken by the fast form, relative to the mean of the points, and ranked by exact distance. Where a point
+that was not a candidate could, within rounding, be as near as the last neighbor, that row is searched again among all
+points that close. The result is that of a full sort by (distance, index), however queries and points were chunked.
 """
 
 from __future__ import annotations
@@ -157,7 +157,10 @@ class ExactIndex(NeighborIndex):
         features = query.shape[1]
         while len(order):
             row_bytes = int(counts[order[-1]]) * features * query.element_size()
-            part, order = order[-rows_per_chunk(row_bytes, SEARCH_BYTES) :], order[: -rows_per_chunk(row_bytes, SEARCH_BYTES)]
+            part, order = (
+                order[-rows_per_chunk(row_bytes, SEARCH_BYTES) :],
+                order[: -rows_per_chunk(row_bytes, SEARCH_BYTES)],
+            )
             yield part, scores[part].topk(int(counts[part].max()), largest=False).indices
 
     def _score(self, query: Tensor, start: int, block: Tensor, exclude: Tensor | None, *, out: Tensor) -> None:
@@ -181,4 +184,5 @@ class ExactIndex(NeighborIndex):
     def _rounding(self, length: Tensor, reach: Tensor) -> Tensor:
         """Bound on the rounding error of a score, for points within `reach` of a query of the given length."""
         features = self._built().shape[1]
-        return 2 * torch.finfo(length.dtype).eps * (features**0.5 + 8) * (2 * length + reach).square()
+        units = 2 * float(torch.finfo(length.dtype).eps) * (features**0.5 + 8)
+        return units * (2 * length + reach).square()

@@ -120,7 +120,7 @@ class FaissIndex(NeighborIndex):
         if graph is not None:
             graph.hnsw.efSearch = max(self.ef_search, count) * widening
         _, numbers = self._index.search(rows, count)
-        found = np.searchsorted(self._numbers, numbers)
+        found: np.ndarray[Any, Any] = np.searchsorted(self._numbers, numbers)
         found[numbers < 0] = len(self._numbers)
         return found
 

@@ -1,0 +1,305 @@
+"""Every formula of the library as a float64 loop over queries. Slow, plain, and independent: nothing here imports torchkrr.
+
+Points are embedded already (divide them by the lengthscale), a kernel is a profile of the distance, and distances are taken
+by difference. Where the library has a derivation of its own (one factor for all m, a projected trend, a tapered system),
+this file goes the long way: separate solves, a saddle-point system, a penalty on the diagonal.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.polynomial import Polynomial
+
+Profile = Callable[[np.ndarray], np.ndarray]
+
+
+# Profiles, by the name of the kernel.
+
+
+def exponential(d: np.ndarray) -> np.ndarray:
+    return np.exp(-d)
+
+
+def matern32(d: np.ndarray) -> np.ndarray:
+    return (1 + np.sqrt(3) * d) * np.exp(-np.sqrt(3) * d)
+
+
+def matern52(d: np.ndarray) -> np.ndarray:
+    return (1 + np.sqrt(5) * d + 5 * d**2 / 3) * np.exp(-np.sqrt(5) * d)
+
+
+def gaussian(d: np.ndarray) -> np.ndarray:
+    return np.exp(-(d**2) / 2)
+
+
+def rational_quadratic(d: np.ndarray, alpha: float = 1.0) -> np.ndarray:
+    return (1 + d**2 / (2 * alpha)) ** -alpha
+
+
+def inverse_multiquadric(d: np.ndarray) -> np.ndarray:
+    return 1 / np.sqrt(1 + d**2)
+
+
+def wendland(d: np.ndarray, dimension: int = 3, smoothness: int = 1) -> np.ndarray:
+    return np.where(d < 1, wendland_polynomial(dimension, smoothness)(np.minimum(d, 1.0)), 0.0)
+
+
+@functools.cache
+def wendland_polynomial(dimension: int, smoothness: int) -> Polynomial:
+    r"""Wendland's construction itself: $(1-t)^n$, several times through $f \mapsto \int_d^1 t f(t)\,dt$, scaled to 1 at 0."""
+    polynomial = Polynomial([1, -1]) ** (dimension // 2 + smoothness + 1)
+    for _ in range(smoothness):
+        integral = (Polynomial([0, 1]) * polynomial).integ()
+        polynomial = integral(1.0) - integral
+    return polynomial / polynomial(0.0)
+
+
+PROFILES: dict[str, Callable[..., np.ndarray]] = {
+    "Exponential": exponential,
+    "Matern32": matern32,
+    "Matern52": matern52,
+    "Gaussian": gaussian,
+    "RationalQuadratic": rational_quadratic,
+    "InverseMultiquadric": inverse_multiquadric,
+    "Wendland": wendland,
+}
+
+
+# One cell.
+
+
+def distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """`(A, D)` and `(B, D)` to `(A, B)`, by difference."""
+    return np.sqrt(((a[:, None, :] - b[None, :, :]) ** 2).sum(-1))
+
+
+def taper(to_members: np.ndarray, radius: float) -> np.ndarray:
+    """1 for the nearest members falling to 0 at `radius`, the distance of the neighbor after the last; distances `(M,)`."""
+    inner = to_members[math.ceil(3 * len(to_members) / 4) - 1]
+    faded = np.empty(len(to_members))
+    for j, d in enumerate(to_members):
+        if radius > inner:
+            t = min(max((d - inner) / (radius - inner), 0.0), 1.0)
+            faded[j] = 1 - (10 * t**3 - 15 * t**4 + 6 * t**5)
+        else:
+            faded[j] = 1.0 if d < radius else 0.0
+    return faded
+
+
+def cell_weights(
+    point: np.ndarray,
+    members: np.ndarray,
+    *,
+    profile: Profile,
+    ridge: float | np.ndarray = 1e-9,
+    trend: str | None = None,
+    faded: np.ndarray | None = None,
+) -> np.ndarray:
+    """Weights `(M,)` of the members `(M, D)` in the prediction at one point `(D,)`.
+
+    Fading adds 1/s^2 - 1 to the diagonal, infinite for a member with s = 0, which is therefore dropped. A trend is the
+    Lagrange multiplier of the constraint that the weights sum to one.
+    """
+    count = len(members)
+    ridge = np.broadcast_to(np.asarray(ridge, dtype=float), (count,))
+    faded = np.ones(count) if faded is None else faded
+    weights = np.zeros(count)
+    kept = faded > 0
+    if not kept.any():
+        return np.full(count, 1 / count) if trend else weights
+    members, ridge, faded = members[kept], ridge[kept], faded[kept]
+    matrix = profile(distances(members, members)) + np.diag(ridge + 1 / faded**2 - 1)
+    cross = profile(distances(members, point[None])[:, 0])
+    if trend is None:
+        weights[kept] = np.linalg.solve(matrix, cross)
+        return weights
+    ones = np.ones(len(members))
+    saddle = np.block([[matrix, ones[:, None]], [ones[None], np.zeros((1, 1))]])
+    weights[kept] = np.linalg.solve(saddle, np.append(cross, 1.0))[:-1]
+    return weights
+
+
+def cell_power(
+    point: np.ndarray, members: np.ndarray, weights: np.ndarray, *, profile: Profile, ridge: float | np.ndarray = 1e-9
+) -> float:
+    """The power function of the given weights, from its definition as a quadratic form."""
+    matrix = profile(distances(members, members)) + np.diag(np.broadcast_to(np.asarray(ridge, dtype=float), (len(members),)))
+    cross = profile(distances(members, point[None])[:, 0])
+    return math.sqrt(max(0.0, 1 - 2 * cross @ weights + weights @ matrix @ weights))
+
+
+# Local functions.
+
+
+def nearest(query: np.ndarray, centers: np.ndarray, num_neighbors: int) -> np.ndarray:
+    """Indices `(Q, M)` by a full sort of every row by (distance, index)."""
+    found = np.empty((len(query), num_neighbors), dtype=np.int64)
+    for q, z in enumerate(query):
+        to_centers = np.sqrt(((centers - z) ** 2).sum(-1))
+        found[q] = np.lexsort((np.arange(len(centers)), to_centers))[:num_neighbors]
+    return found
+
+
+def local_cardinal_weights(
+    query: np.ndarray,
+    centers: np.ndarray,
+    indices: np.ndarray,
+    *,
+    profile: Profile,
+    ridge: float | np.ndarray = 1e-9,
+    trend: str | None = None,
+    fade: bool = False,
+) -> np.ndarray:
+    """`(Q, M)`; with `fade` the last of the M columns only sets the radius and has weight zero."""
+    weights = np.zeros(indices.shape)
+    for q, (z, row) in enumerate(zip(query, indices, strict=True)):
+        faded = None
+        if fade:
+            *to_members, radius = np.sqrt(((centers[row] - z) ** 2).sum(-1))
+            faded, row = taper(np.asarray(to_members), radius), row[:-1]
+        weights[q, : len(row)] = cell_weights(
+            z, centers[row], profile=profile, ridge=_rows(ridge, row), trend=trend, faded=faded
+        )
+    return weights
+
+
+def local_kernel_ridge(
+    query: np.ndarray,
+    centers: np.ndarray,
+    values: np.ndarray,
+    indices: np.ndarray,
+    *,
+    profile: Profile,
+    ridge: float | np.ndarray = 1e-9,
+    trend: str | None = None,
+    fade: bool = False,
+) -> np.ndarray:
+    """`(Q, C)`."""
+    weights = local_cardinal_weights(query, centers, indices, profile=profile, ridge=ridge, trend=trend, fade=fade)
+    return np.stack([w @ values[row] for w, row in zip(weights, indices, strict=True)])
+
+
+def local_power_function(
+    query: np.ndarray,
+    centers: np.ndarray,
+    indices: np.ndarray,
+    *,
+    profile: Profile,
+    ridge: float | np.ndarray = 1e-9,
+    trend: str | None = None,
+    fade: bool = False,
+) -> np.ndarray:
+    """`(Q,)`."""
+    weights = local_cardinal_weights(query, centers, indices, profile=profile, ridge=ridge, trend=trend, fade=fade)
+    cells = zip(query, indices, weights, strict=True)
+    return np.array([cell_power(z, centers[row], w, profile=profile, ridge=_rows(ridge, row)) for z, row, w in cells])
+
+
+def local_path(
+    query: np.ndarray,
+    centers: np.ndarray,
+    values: np.ndarray,
+    indices: np.ndarray,
+    *,
+    profile: Profile,
+    ridge: float | np.ndarray = 1e-9,
+    trend: str | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means `(Q, M, C)` and powers `(Q, M)`: a solve of its own for every m."""
+    means, powers = [], []
+    for m in range(1, indices.shape[1] + 1):
+        first = indices[:, :m]
+        means.append(local_kernel_ridge(query, centers, values, first, profile=profile, ridge=ridge, trend=trend))
+        powers.append(local_power_function(query, centers, first, profile=profile, ridge=ridge, trend=trend))
+    return np.stack(means, 1), np.stack(powers, 1)
+
+
+# Dense functions: every center is a neighbor.
+
+
+def cardinal_weights(
+    query: np.ndarray,
+    centers: np.ndarray,
+    *,
+    profile: Profile,
+    ridge: float | np.ndarray = 1e-9,
+    trend: str | None = None,
+) -> np.ndarray:
+    """`(Q, N)`."""
+    return np.stack([cell_weights(z, centers, profile=profile, ridge=ridge, trend=trend) for z in query])
+
+
+def kernel_ridge(
+    query: np.ndarray,
+    centers: np.ndarray,
+    values: np.ndarray,
+    *,
+    profile: Profile,
+    ridge: float | np.ndarray = 1e-9,
+    trend: str | None = None,
+) -> np.ndarray:
+    """`(Q, C)`."""
+    return cardinal_weights(query, centers, profile=profile, ridge=ridge, trend=trend) @ values
+
+
+def power_function(
+    query: np.ndarray,
+    centers: np.ndarray,
+    *,
+    profile: Profile,
+    ridge: float | np.ndarray = 1e-9,
+    trend: str | None = None,
+) -> np.ndarray:
+    """`(Q,)`."""
+    weights = cardinal_weights(query, centers, profile=profile, ridge=ridge, trend=trend)
+    return np.array([cell_power(z, centers, w, profile=profile, ridge=ridge) for z, w in zip(query, weights, strict=True)])
+
+
+def leave_one_out(
+    centers: np.ndarray,
+    values: np.ndarray,
+    *,
+    profile: Profile,
+    ridge: float | np.ndarray = 1e-9,
+    trend: str | None = None,
+) -> np.ndarray:
+    """`(N, C)` by N refits. A single center leaves nothing to predict from: its prediction is zero."""
+    predictions = np.zeros(values.shape)
+    for i in range(len(centers)):
+        rest = np.arange(len(centers)) != i
+        if rest.any():
+            predictions[i] = kernel_ridge(
+                centers[i : i + 1], centers[rest], values[rest], profile=profile, ridge=_rows(ridge, rest), trend=trend
+            )[0]
+    return predictions
+
+
+def rkhs_norm(
+    centers: np.ndarray,
+    values: np.ndarray,
+    *,
+    profile: Profile,
+    ridge: float | np.ndarray = 1e-9,
+    trend: str | None = None,
+) -> np.ndarray:
+    """`(C,)`: the norm of the fitted function, one output at a time; a constant trend is not part of it."""
+    gram = profile(distances(centers, centers))
+    matrix = gram + np.diag(np.broadcast_to(np.asarray(ridge, dtype=float), (len(centers),)))
+    norms = []
+    for y in values.T:
+        if trend is None:
+            coefficients = np.linalg.solve(matrix, y)
+        else:
+            ones = np.ones((len(centers), 1))
+            saddle = np.block([[matrix, ones], [ones.T, np.zeros((1, 1))]])
+            coefficients = np.linalg.solve(saddle, np.append(y, 0.0))[:-1]
+        norms.append(math.sqrt(max(0.0, coefficients @ gram @ coefficients)))
+    return np.array(norms)
+
+
+def _rows(ridge: float | np.ndarray, rows: np.ndarray) -> float | np.ndarray:
+    return ridge[rows] if isinstance(ridge, np.ndarray) and ridge.ndim else ridge

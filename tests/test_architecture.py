@@ -1,0 +1,88 @@
+"""The layout as an assertion: imports point one way, exports resolve, files stay small."""
+
+import ast
+import importlib
+import pathlib
+import pkgutil
+
+import pytest
+
+import torchkrr
+from torchkrr import errors
+
+PACKAGE = pathlib.Path(torchkrr.__file__).parent
+LAYERS = [
+    {"errors"},
+    {"_checks", "_chunking", "_precision", "_state"},
+    {"distances"},
+    {"transforms"},
+    {"kernels"},
+    {"neighbors", "core"},
+    {"functional"},
+    {"nn"},
+]
+RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
+# Inside a folder, files are ordered too.
+ORDERED_FOLDERS = {
+    "core": ["cells", "factor", "solve", "backward", "local", "dense", "unresolved", "unresolved_dense"],
+    "neighbors": ["base", "exact", "faiss_index"],
+    "functional": ["local", "ridge"],
+    "nn": ["support", "ridge", "local"],
+}
+MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]
+
+
+def imported(path: pathlib.Path) -> list[list[str]]:
+    """Project imports of a file as paths below the package, for instance ["core", "cells"]."""
+    found = []
+    folder = list(path.relative_to(PACKAGE).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = folder[: len(folder) - node.level + 1] + (node.module.split(".") if node.module else [])
+            found += [base] if base and base != folder else [[*base, alias.name] for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_upwards_in_the_data_flow(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    if parts[0] == "__init__":
+        return
+    for other in imported(path):
+        if other[0] != parts[0]:
+            assert RANK[other[0]] < RANK[parts[0]], f"{path} imports {other}"
+        elif parts[-1] != "__init__":
+            order = ORDERED_FOLDERS[parts[0]]
+            assert order.index(other[1]) < order.index(parts[1]), f"{path} imports {other}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_exported_name_exists(name):
+    module = importlib.import_module(name)
+    for exported in getattr(module, "__all__", []):
+        assert hasattr(module, exported), f"{name}.{exported}"
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_file_is_longer_than_400_lines(path):
+    assert path.read_text().count("\n") <= 400
+
+
+def test_errors_and_warnings_have_one_base_each():
+    for thing in vars(errors).values():
+        if isinstance(thing, type) and issubclass(thing, Warning):
+            assert issubclass(thing, errors.KernelRidgeWarning)
+        elif isinstance(thing, type) and issubclass(thing, Exception):
+            assert issubclass(thing, errors.KernelRidgeError)
+
+
+def test_core_needs_only_torch_and_numpy():
+    allowed = {"torch", "numpy", "torchkrr"}
+    standard = {"__future__", "abc", "collections", "concurrent", "functools", "importlib", "math", "os", "threading"}
+    standard |= {"typing", "warnings"}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for name in names:
+                assert name.split(".")[0] in allowed | standard, f"{path} imports {name}"

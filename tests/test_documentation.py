@@ -1,0 +1,61 @@
+"""What the documentation says is run: "Equivalent to" blocks and the code of the README. Doctests run by themselves."""
+
+import inspect
+import pathlib
+import re
+import textwrap
+
+import pytest
+import torch
+
+import torchkrr
+from torchkrr import functional, kernels, neighbors
+
+ROOT = pathlib.Path(__file__).parents[1]
+PUBLIC = [getattr(functional, name) for name in functional.__all__ if name != "Path"] + [neighbors.nearest]
+
+
+def equivalent_code(function) -> str:
+    """The indented block after "Equivalent to" in a docstring."""
+    lines = inspect.cleandoc(function.__doc__).split("Equivalent to\n\n", 1)[1].splitlines()
+    block = []
+    for line in lines:
+        if line and not line.startswith("    "):
+            break
+        block.append(line)
+    return textwrap.dedent("\n".join(block))
+
+
+@pytest.mark.parametrize("function", PUBLIC, ids=lambda function: function.__name__)
+def test_equivalent_block_gives_the_same_result(function):
+    torch.set_default_dtype(torch.float64)  # torch.eye in the blocks follows it
+    try:
+        centers = torch.randn(30, 3)
+        available = {
+            "query": torch.randn(7, 3),
+            "centers": centers,
+            "values": torch.randn(30, 2),
+            "neighbor_indices": neighbors.nearest(torch.randn(7, 3), centers, 9),
+            "kernel": kernels.Exponential(1.5),
+            "ridge": 1e-3,
+            "num_neighbors": 9,
+        }
+        wanted = {name: available[name] for name in inspect.signature(function).parameters if name in available}
+        scope = {"torch": torch, "torchkrr": torchkrr, **available}
+        exec(equivalent_code(function), scope)
+        torch.testing.assert_close(tuple(function(**wanted)), tuple(scope["result"]), rtol=1e-7, atol=1e-9)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("function", PUBLIC, ids=lambda function: function.__name__)
+def test_public_functions_document_shapes_and_an_example(function):
+    assert "Shape:" in function.__doc__
+    assert ">>> " in function.__doc__
+
+
+def test_readme_code_runs():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(block, {})
