@@ -108,7 +108,8 @@ def draw(records: list[dict[str, float | str | int]]) -> Figure:
     axes = left.subplots()
     for name, color in COLORS.items():
         scores = [
-            [100 * float(r["accuracy"]) for r in records if r["head"] == name and r["budget"] == budget] for budget in BUDGETS
+            [100 * float(r["accuracy"]) for r in records if r["head"] == name and r["budget"] == budget]
+            for budget in BUDGETS
         ]
         means = [np.mean(score) for score in scores]
         spread = [[mean - min(score) for mean, score in zip(means, scores, strict=True)]]

@@ -50,7 +50,7 @@ def wendland(d: np.ndarray, dimension: int = 3, smoothness: int = 1) -> np.ndarr
 
 @functools.cache
 def wendland_polynomial(dimension: int, smoothness: int) -> Polynomial:
-    r"""Wendland's construction itself: $(1-t)^n$, several times through $f \mapsto \int_d^1 t f(t)\,dt$, scaled to 1 at 0."""
+    r"""Wendland's construction itself: $(1-t)^n$, repeatedly through $f \mapsto \int_d^1 t f(t)\,dt$, scaled to 1 at 0."""
     polynomial = Polynomial([1, -1]) ** (dimension // 2 + smoothness + 1)
     for _ in range(smoothness):
         integral = (Polynomial([0, 1]) * polynomial).integ()
@@ -266,13 +266,15 @@ def leave_one_out(
     profile: Profile,
     ridge: float | np.ndarray = 1e-9,
     trend: str | None = None,
+    rows: np.ndarray | None = None,
 ) -> np.ndarray:
-    """`(N, C)` by N refits. A single center leaves nothing to predict from: its prediction is zero."""
-    predictions = np.zeros(values.shape)
-    for i in range(len(centers)):
+    """`(N, C)` by N refits, or only `rows` of it. A single center leaves nothing to predict from: its prediction is zero."""
+    rows = np.arange(len(centers)) if rows is None else rows
+    predictions = np.zeros((len(rows), values.shape[1]))
+    for prediction, i in zip(predictions, rows, strict=True):
         rest = np.arange(len(centers)) != i
         if rest.any():
-            predictions[i] = kernel_ridge(
+            prediction[:] = kernel_ridge(
                 centers[i : i + 1], centers[rest], values[rest], profile=profile, ridge=_rows(ridge, rest), trend=trend
             )[0]
     return predictions

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 T = TypeVar("T")
 
@@ -63,6 +64,23 @@ def map_in_order(function: Callable[[slice], T], chunks: list[slice], device: to
     finally:
         for future in waiting:
             future.cancel()
+
+
+def collect(
+    function: Callable[[slice], tuple[Tensor, ...]], chunks: list[slice], device: torch.device
+) -> tuple[Tensor, ...]:
+    """The columns of `function(chunk)`, one row per row of the chunks, each in one tensor."""
+    # Copied as they come, not concatenated at the end: small results kept among large temporaries fragment the heap, and a
+    # few gigabytes of it are then never used again.
+    columns: tuple[Tensor, ...] = ()
+    for chunk, parts in zip(chunks, map_in_order(function, chunks, device), strict=True):
+        if len(chunks) == 1:
+            return parts
+        if not columns:
+            columns = tuple(part.new_empty(chunks[-1].stop, *part.shape[1:]) for part in parts)
+        for column, part in zip(columns, parts, strict=True):
+            column[chunk] = part
+    return columns
 
 
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}

@@ -69,9 +69,7 @@ def test_local_path(small, trend, check):
     query, centers, values, ridge, indices = small
 
     def evaluate(query, centers, values, ridge):
-        return tuple(
-            F.local_path(query, centers, values, indices, kernel=kernels.Matern32(1.3), ridge=ridge, trend=trend)
-        )
+        return tuple(F.local_path(query, centers, values, indices, kernel=kernels.Matern32(1.3), ridge=ridge, trend=trend))
 
     assert check(evaluate, (query, centers, values, ridge))
 
@@ -180,7 +178,9 @@ def test_second_derivative_of_a_smooth_kernel_is_right_on_a_center(name):
     expected = torch.empty(2, 2, dtype=torch.float64)
     for i, j in itertools.product(range(2), range(2)):
         di, dj = torch.eye(2, dtype=torch.float64)[i] * step, torch.eye(2, dtype=torch.float64)[j] * step
-        expected[i, j] = (local(at + di + dj) - local(at + di - dj) - local(at - di + dj) + local(at - di - dj)) / (4 * step**2)
+        expected[i, j] = (local(at + di + dj) - local(at + di - dj) - local(at - di + dj) + local(at - di - dj)) / (
+            4 * step**2
+        )
     for function in (local, dense):
         hessian = torch.autograd.functional.hessian(function, at.clone())
         torch.testing.assert_close(hessian, expected, rtol=2e-3, atol=1e-4)
@@ -198,7 +198,9 @@ def test_backward_keeps_no_matrix_per_query():
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = F.local_kernel_ridge(query.requires_grad_(), centers.requires_grad_(), values, indices, kernel=kernels.Exponential())
+        result = F.local_kernel_ridge(
+            query.requires_grad_(), centers.requires_grad_(), values, indices, kernel=kernels.Exponential()
+        )
     result.sum().backward()
     assert 0 < largest < num_queries * num_neighbors * num_neighbors / 4
 

@@ -38,7 +38,7 @@ class Saved(NamedTuple):
     inner: Tensor  # (q, M): u
     adjoint: Tensor  # (q, M, C): alpha, or (q, M, C + 1) with the power function of faded weights
     multiples: Tensor  # (q, C) or (q, C + 1) with a trend: what its projection took off alpha; else (q, 0)
-    gap: Tensor  # (q,) with a trend: mu; else (0,)
+    gap: Tensor  # (q,) with a trend: mu; else (q, 0)
 
 
 class Arriving(NamedTuple):
@@ -65,7 +65,7 @@ def keep(solution: Solution, local_values: Tensor, *, power: bool) -> Saved:
         columns = torch.cat((columns, lost.unsqueeze(-1)), dim=-1)
     solved, multiples = adjoint(solution, columns)
     bad = ~solution.resolved
-    gap = solution.inner.new_empty(0) if solution.trend is None else solution.trend.gap.masked_fill(bad, 0)
+    gap = solution.inner.new_empty(len(bad), 0) if solution.trend is None else solution.trend.gap.masked_fill(bad, 0)
     return Saved(
         solution.inner.masked_fill(bad[:, None], 0),
         solved.masked_fill(bad[:, None, None], 0),

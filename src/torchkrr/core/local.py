@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .._chunking import chunk_bytes, map_in_order, ranges, rows_per_chunk
+from .._chunking import chunk_bytes, collect, map_in_order, ranges, rows_per_chunk
 from ..distances import needs_gradient
 from .backward import Arriving, CellGradients, Saved, gradients, keep
 from .cells import CellOptions
@@ -62,8 +62,7 @@ class _LocalSolve(torch.autograd.Function):
                 return _evaluate(query[chunk], centers, values, _rows(ridge, chunk), indices[chunk], options, kind, watched)
 
         chunks = _chunks(query, centers, values, indices)
-        parts = list(map_in_order(work, chunks, query.device))
-        return parts[0] if len(parts) == 1 else tuple(torch.cat(column) for column in zip(*parts, strict=True))
+        return collect(work, chunks, query.device)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

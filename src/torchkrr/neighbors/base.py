@@ -21,7 +21,7 @@ from .._checks import (
     check_same_features,
     check_tensor,
 )
-from .._chunking import SEARCH_BYTES, map_in_order, ranges, rows_per_chunk
+from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
 from .._precision import working_dtype
 from ..errors import InputTypeError, NotFittedError, ShapeError
 
@@ -150,5 +150,4 @@ def rank(query: Tensor, points: Tensor, candidates: Tensor, num_neighbors: int) 
 
     row_bytes = 2 * candidates.shape[1] * (points.shape[1] + 4) * points.element_size()
     chunks = ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES // 4))
-    parts = list(map_in_order(work, chunks, query.device))
-    return Neighbors(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    return Neighbors(*collect(work, chunks, query.device))

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from .._checks import check_alike, check_points, check_same_features
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from .._precision import has_float64
 from ..errors import InputError
 from ..kernels import Kernel
 from .base import NeighborIndex, Neighbors, rank
@@ -90,10 +89,10 @@ class ExactIndex(NeighborIndex):
     """
 
     def _build(self, points: Tensor) -> None:
-        mean = points.mean(0, dtype=torch.float64 if has_float64(points.device) else None)
+        mean = points.mean(0)
         spread = points.var(0, correction=0).sum()
         # Points spread about the origin more than they are away from it lose nothing there, and need no copy.
-        self._shift = None if float(mean.square().sum()) <= float(spread) else mean.to(points.dtype)
+        self._shift = None if float(mean.square().sum()) <= float(spread) else mean
         self._squares = torch.cat([torch.linalg.vector_norm(block, dim=1).square_() for _, block in self._blocks()])
 
     def _append(self, points: Tensor, old_count: int) -> None:
@@ -185,4 +184,5 @@ class ExactIndex(NeighborIndex):
         """Bound on the rounding error of a score, for points within `reach` of a query of the given length."""
         features = self._built().shape[1]
         units = 2 * float(torch.finfo(length.dtype).eps) * (features**0.5 + 8)
-        return units * (2 * length + reach).square()
+        bound: Tensor = units * (2 * length + reach).square()
+        return bound

@@ -1,0 +1,81 @@
+"""Measuring and recording: best of several runs, error beside time, one JSON line per case."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import platform
+import resource
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy
+import torch
+
+import torchkrr
+
+Record = dict[str, Any]
+
+
+def interleaved(functions: dict[str, Callable[[], object]], repeats: int = 5) -> dict[str, float]:
+    """Best seconds of each function, taken in turns so that a slow moment of the machine hits all alike."""
+    best = dict.fromkeys(functions, float("inf"))
+    for repeat in range(repeats + 1):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            if repeat:  # the first round warms up
+                best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def peak_megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def environment() -> Record:
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "case": "environment",
+        "torchkrr": torchkrr.__version__,
+        "commit": commit.stdout.strip(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def record(path: pathlib.Path, cases: Iterable[tuple[str, Callable[[], Record]]]) -> list[Record]:
+    """Run the cases and write their records to `path`, whole or not at all; an interrupted run goes on where it was."""
+    partial = path.with_suffix(".partial.jsonl")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = environment()
+    done = [json.loads(line) for line in partial.read_text().splitlines()] if partial.exists() else []
+    if not done or done[0] != header:  # another commit or machine: ratios need one run
+        done = [header]
+        partial.write_text(json.dumps(header) + "\n")
+    names = {found["case"] for found in done}
+    for name, run in cases:
+        if name in names:
+            continue
+        found = {"case": name, **run()}
+        done.append(found)
+        with partial.open("a") as file:
+            file.write(json.dumps(found) + "\n")
+        print(json.dumps(found), flush=True)
+    partial.replace(path)
+    return done
+
+
+def _processor() -> str:
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return platform.processor()
+    lines = cpuinfo.read_text().splitlines()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
