@@ -15,6 +15,7 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import matplotlib
 
@@ -30,19 +31,20 @@ from torchkrr import kernels, neighbors, nn
 from torchkrr.errors import MissingExtraError
 
 NEIGHBORS, OUTPUTS, RIDGE = 100, 10, 1e-6
+Method = Callable[[Tensor, Tensor, Tensor], Tensor]
 CHUNKS = (64, 256)  # plain torch is given the better of these
 
 
 def cases() -> Iterator[tuple[str, Callable[[], harness.Record]]]:
     yield "search, N=50000, D=512", search
     for features in (8, 32, 512):
-        yield f"local solve, D={features}", lambda features=features: local_solve(features)
+        yield f"local solve, D={features}", partial(local_solve, features)
     for task in ("search", "solve", "layer", "gradient"):
-        yield f"memory of {task}, Q=10000, N=50000, D=512", lambda task=task: memory(task)
+        yield f"memory of {task}, Q=10000, N=50000, D=512", partial(memory, task)
     for queries in (1000, 2000, 4000, 8000, 16000):
-        yield f"growth, Q={queries}, N=20000, D=32", lambda queries=queries: growth(queries, 20_000)
+        yield f"growth, Q={queries}, N=20000, D=32", partial(growth, queries, 20_000)
     for centers in (10_000, 20_000, 40_000, 80_000, 160_000):
-        yield f"growth, Q=2000, N={centers}, D=32", lambda centers=centers: growth(2000, centers)
+        yield f"growth, Q=2000, N={centers}, D=32", partial(growth, 2000, centers)
 
 
 def search() -> harness.Record:
@@ -83,20 +85,22 @@ def local_solve(features: int) -> harness.Record:
     def ours(query: Tensor, centers: Tensor, values: Tensor) -> Tensor:
         return F.local_kernel_ridge(query, centers, values, indices, kernel=kernel, ridge=RIDGE)
 
-    def other(chunk: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        return lambda *inputs: plain.local_kernel_ridge(*inputs, indices, lengthscale, RIDGE, chunk)
+    def other(chunk: int) -> Method:
+        return partial(plain.local_kernel_ridge, indices=indices, lengthscale=lengthscale, ridge=RIDGE, chunk=chunk)
 
-    methods = {"torchkrr": ours, **{f"plain torch, chunks of {chunk}": other(chunk) for chunk in CHUNKS}}
+    methods: dict[str, Method] = {"torchkrr": ours, **{f"plain torch, chunks of {chunk}": other(chunk) for chunk in CHUNKS}}
     exact = ours(query.double(), centers.double(), values.double())
     errors = {
         name: float((method(query, centers, values) - exact).square().mean().sqrt()) for name, method in methods.items()
     }
     with torch.no_grad():
-        forward = harness.interleaved({name: lambda m=method: m(query, centers, values) for name, method in methods.items()})
+        forward = harness.interleaved({name: partial(method, query, centers, values) for name, method in methods.items()})
     leaves = [tensor.clone().requires_grad_() for tensor in (query, centers, values)]
-    both = harness.interleaved(
-        {name: lambda m=method: torch.autograd.grad(m(*leaves).sum(), leaves) for name, method in methods.items()}
-    )
+
+    def with_gradients(method: Method) -> object:
+        return torch.autograd.grad(method(*leaves).sum(), leaves)
+
+    both = harness.interleaved({name: partial(with_gradients, method) for name, method in methods.items()})
     return {
         "forward_us": {name: seconds / num_queries * 1e6 for name, seconds in forward.items()},
         "forward_backward_us": {name: seconds / num_queries * 1e6 for name, seconds in both.items()},
@@ -147,9 +151,7 @@ def draw(records: list[harness.Record], path: pathlib.Path) -> None:
             panel.plot(sizes, seconds, marker="o", color=color, label=stage, linewidth=1.8)
         reference = grown[0]["seconds"]["end to end"]
         panel.plot(sizes, [reference * size / sizes[0] for size in sizes], color="#999999", linestyle=":", label="linear")
-        panel.set(
-            xscale="log", yscale="log", xlabel=label, title=f"{other[0].upper() if other != 'centers' else 'N'} = {fixed}"
-        )
+        panel.set(xscale="log", yscale="log", xlabel=label, title=f"{fixed:,} {other}")
         panel.grid(alpha=0.25, which="both")
         panel.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("seconds")
@@ -165,7 +167,8 @@ def summarize(records: list[harness.Record]) -> str:
         "# Core benchmark",
         "",
         "Made by `python -m benchmarks.core`; records in `core.jsonl`.",
-        f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}, float32, M = 100, C = 10, best of five.",
+        f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}.",
+        "float32, M = 100, C = 10, best of 5.",
         "",
         "| task | torchkrr | other | ratio |",
         "|---|---|---|---|",
@@ -186,8 +189,8 @@ def summarize(records: list[harness.Record]) -> str:
             times = found[f"{key}_us"]
             best = min(value for method, value in times.items() if method != "torchkrr")
             lines.append(
-                f"| local solve, {name}, D = {features} | {times['torchkrr']:.0f} us per query | plain torch {best:.0f} us | "
-                f"{found[f'{key}_ratio']:.2f} |"
+                f"| local solve, {name}, D = {features} | {times['torchkrr']:.0f} us per query "
+                f"| plain torch {best:.0f} us | {found[f'{key}_ratio']:.2f} |"
             )
     for task in ("search", "solve", "layer", "gradient"):
         megabytes = by_case[f"memory of {task}, Q=10000, N=50000, D=512"]["megabytes"]

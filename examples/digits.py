@@ -42,7 +42,8 @@ Head = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def local_kernel_ridge(images: Tensor, labels: Tensor, queries: Tensor) -> Tensor:
-    return build_head(images, labels)(queries).argmax(1)
+    scores: Tensor = build_head(images, labels)(queries)
+    return scores.argmax(1)
 
 
 def build_head(images: Tensor, labels: Tensor) -> nn.LocalKernelRidge:
@@ -104,9 +105,9 @@ def table(records: list[dict[str, float | str | int]]) -> list[list[str]]:
 
 def draw(records: list[dict[str, float | str | int]]) -> Figure:
     figure = plt.figure(figsize=(10, 4.2), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=(1, 1.1))
+    left, right = np.asarray(figure.subfigures(1, 2, width_ratios=(1, 1.1)))
     axes = left.subplots()
-    for name, color in COLORS.items():
+    for shift, (name, color) in zip((0.97, 1.0, 1.03), COLORS.items(), strict=True):
         scores = [
             [100 * float(r["accuracy"]) for r in records if r["head"] == name and r["budget"] == budget]
             for budget in BUDGETS
@@ -114,7 +115,9 @@ def draw(records: list[dict[str, float | str | int]]) -> Figure:
         means = [np.mean(score) for score in scores]
         spread = [[mean - min(score) for mean, score in zip(means, scores, strict=True)]]
         spread += [[max(score) - mean for mean, score in zip(means, scores, strict=True)]]
-        axes.errorbar(BUDGETS, means, yerr=spread, label=name, color=color, marker="o", capsize=3, linewidth=1.8)
+        axes.errorbar(
+            np.multiply(BUDGETS, shift), means, yerr=spread, label=name, color=color, marker="o", capsize=3, linewidth=1.8
+        )
     axes.set(xscale="log", xlabel="labeled images", ylabel="test accuracy (%)")
     axes.set_xticks(BUDGETS, [str(budget) for budget in BUDGETS])
     axes.minorticks_off()
@@ -133,7 +136,7 @@ def draw_explanations(panel: matplotlib.figure.SubFigure) -> None:
     hardest = head.power_function(queries).argsort(descending=True)[:4]
     explanation = head.explain(queries[hardest])
     predicted = head(queries[hardest]).argmax(1)
-    panel.suptitle("Least certain test images, and the training images behind each prediction", fontsize=10)
+    panel.suptitle("Least certain test images, and the training images behind each prediction", fontsize=9)
     for row, axes_row in enumerate(panel.subplots(4, 6)):
         strongest = explanation.weights[row].abs().argsort(descending=True)[:5]
         shown = [queries[hardest[row]], *images[explanation.indices[row, strongest]]]
@@ -152,7 +155,10 @@ def draw_explanations(panel: matplotlib.figure.SubFigure) -> None:
 
 
 def page(rows: list[list[str]], picture: bytes) -> str:
-    cells = ["".join(f"<{tag}>{cell}</{tag}>" for cell in row) for tag, row in zip(["th", *["td"] * len(rows)], rows)]
+    cells = [
+        "".join(f"<{tag}>{cell}</{tag}>" for cell in row)
+        for tag, row in zip(["th", *["td"] * (len(rows) - 1)], rows, strict=True)
+    ]
     body = "".join(f"<tr>{row}</tr>" for row in cells)
     style = "body{font:16px system-ui;max-width:60rem;margin:3rem auto;padding:0 1rem}img{max-width:100%}"
     style += "td,th{padding:.3rem 1rem;text-align:left;border-bottom:1px solid #ddd}"

@@ -49,8 +49,8 @@ class _SolveWithFactor(torch.autograd.Function):
     r"""Solve $AX = B$ for symmetric positive definite $A$, given its Cholesky factor.
 
     With $G$ arriving at $X$: $\bar B = A^{-1}G$ and $\bar A = -\tfrac12(\bar B X^\top + X\bar B^\top)$, so the backward pass
-    needs one more solve and no new factorisation. It applies this function again, not `cholesky_solve`: the factor carries no
-    graph, so second derivatives in the matrix would silently be lost.
+    needs one more solve and no new factorisation. It applies this function again, not `cholesky_solve`: the factor carries
+    no graph, so second derivatives in the matrix would silently be lost.
     """
 
     @staticmethod
