@@ -17,13 +17,14 @@ from torchkrr import functional as F
 from torchkrr import kernels
 
 NUM_QUERIES, NUM_CENTERS, NUM_NEIGHBORS = 600, 400, 20
+DENSE_PROBLEMS = 6
 RIDGE = 1e-9
 AT_MOST = 2.0
 
 FEATURES = [1, 2, 8, 32, 128]
 # The lengthscale in units of the distance between nearest neighbors: as large as a kernel bears before float32 fails.
 RELATIVE_LENGTHSCALES = {"Exponential": 30.0, "Matern52": 3.0, "Gaussian": 1.0}
-DATA = ["random", "clustered"]
+DATA = ["random", "clustered", "outside"]
 
 
 @dataclass(frozen=True)
@@ -38,18 +39,20 @@ class Case:
         return self.query.to(dtype), self.centers.to(dtype), self.values.to(dtype)
 
 
-def make_case(data: str, features: int, kernel: str, num_centers: int = NUM_CENTERS) -> Case:
-    generator = torch.Generator().manual_seed(features)
+def make_case(data: str, features: int, kernel: str, *, num_centers: int = NUM_CENTERS, seed: int = 0) -> Case:
+    generator = torch.Generator().manual_seed(1000 * seed + features)
 
     def draw(count: int) -> Tensor:
         points = torch.randn(count, features, generator=generator)
-        if data == "random":
+        if data != "clustered":
             return points
         # Clusters smaller than a neighborhood: close pairs and distant ones meet in one cell.
         return middles[torch.randint(len(middles), (count,), generator=generator)] + 0.02 * points
 
     middles = torch.randn(num_centers // 10, features, generator=generator)
     centers, query = draw(num_centers), draw(NUM_QUERIES)
+    if data == "outside":  # the query is further from its neighbors than they are from each other
+        query = 3 * query / query.norm(dim=1, keepdim=True) * centers.norm(dim=1).max()
     values = torch.randn(num_centers, 1, generator=generator)
     apart = by_difference(centers.double(), centers.double()).fill_diagonal_(torch.inf).amin(1)
     lengthscale = RELATIVE_LENGTHSCALES[kernel] * float(apart.median())
@@ -84,10 +87,13 @@ def rms(error: Tensor) -> float:
     return float(error.double().square().mean().sqrt())
 
 
-def assert_within_twice_plain(ours: Tensor, plainly: Tensor, exact: Tensor) -> None:
+def assert_within_twice_plain(ours: Tensor, plainly: Tensor, exact: Tensor, plainly_exact: Tensor) -> None:
     sound = plainly.isfinite().squeeze(-1)
     assert sound.sum() >= 500, "the plain formula must work for most queries, or the comparison is empty"
     error, allowed = rms((ours - exact)[sound]), rms((plainly - exact)[sound])
+    # The yardstick itself: in float64 both formulas are the same number, as far as this comparison can tell.
+    bent = rms((exact - plainly_exact)[sound])
+    assert bent <= 1e-4 * allowed, f"float64 differs by {bent:.1e} from the plain formula, float32 by {allowed:.1e}"
     assert error <= AT_MOST * allowed, f"{error:.2e} against {allowed:.2e}: {error / allowed:.1f} times the plain error"
 
 
@@ -97,21 +103,22 @@ def assert_within_twice_plain(ours: Tensor, plainly: Tensor, exact: Tensor) -> N
 def test_float32_error_of_local_ridge_is_within_twice_that_of_the_plain_formula(data, features, kernel):
     case = make_case(data, features, kernel)
     exact = F.local_kernel_ridge(*case.tensors(torch.float64), case.indices, kernel=case.kernel, ridge=RIDGE)
-    # The yardstick itself must be straight: ours and the plain formula agree in float64.
-    assert rms(exact - plain_local(case, torch.float64)) < 1e-6
     ours = F.local_kernel_ridge(*case.tensors(torch.float32), case.indices, kernel=case.kernel, ridge=RIDGE)
-    assert_within_twice_plain(ours, plain_local(case, torch.float32), exact)
+    assert_within_twice_plain(ours, plain_local(case, torch.float32), exact, plain_local(case, torch.float64))
 
 
 @pytest.mark.parametrize("kernel", RELATIVE_LENGTHSCALES)
 @pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("data", DATA)
 def test_float32_error_of_dense_ridge_is_within_twice_that_of_the_plain_formula(data, features, kernel):
-    case = make_case(data, features, kernel, num_centers=150)
-    exact = F.kernel_ridge(*case.tensors(torch.float64), kernel=case.kernel, ridge=RIDGE)
-    assert rms(exact - plain(case.kernel, *case.tensors(torch.float64))) < 1e-6
-    ours = F.kernel_ridge(*case.tensors(torch.float32), kernel=case.kernel, ridge=RIDGE)
-    assert_within_twice_plain(ours, plain(case.kernel, *case.tensors(torch.float32)), exact)
+    # Queries share the rounding of one factor, so the ratio of a single problem is mostly luck: several are pooled.
+    found = []
+    for seed in range(DENSE_PROBLEMS):
+        case = make_case(data, features, kernel, num_centers=150, seed=seed)
+        single, double = case.tensors(torch.float32), case.tensors(torch.float64)
+        ours, exact = (F.kernel_ridge(*tensors, kernel=case.kernel, ridge=RIDGE) for tensors in (single, double))
+        found.append((ours, plain(case.kernel, *single), exact, plain(case.kernel, *double)))
+    assert_within_twice_plain(*(torch.cat(column) for column in zip(*found, strict=True)))
 
 
 @pytest.mark.parametrize("kernel", RELATIVE_LENGTHSCALES)

@@ -8,6 +8,7 @@ precision-sensitive operations, and autocast is off inside.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -33,16 +34,24 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     It also stays outside `torch.compile`, as one graph break: what happens inside depends on the data.
     """
 
-    # torch.compiler.disable would do the same but imports the compiler, a second and a half, with this package.
-    @torch._disable_dynamo  # type: ignore[attr-defined]
-    @functools.wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+    uncompiled: list[Callable[P, R]] = []
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         device_type = tensors[0].device.type if tensors else "cpu"
         if not torch.is_autocast_enabled(device_type):
             return function(*args, **kwargs)
         with torch.autocast(device_type, enabled=False):
             return function(*map(_widen, args), **{name: _widen(value) for name, value in kwargs.items()})
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        # Decorating with torch.compiler.disable would import the compiler, a second and a half, for everybody.
+        if "torch._dynamo" not in sys.modules:
+            return run(*args, **kwargs)
+        if not uncompiled:
+            uncompiled.append(torch.compiler.disable(run))
+        return uncompiled[0](*args, **kwargs)
 
     return wrapped
 
