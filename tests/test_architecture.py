@@ -26,8 +26,8 @@ RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 ORDERED_FOLDERS = {
     "core": ["cells", "factor", "solve", "backward", "local", "dense", "unresolved", "unresolved_dense"],
     "neighbors": ["base", "exact", "faiss_index"],
-    "functional": ["local", "ridge"],
-    "nn": ["support", "ridge", "local"],
+    "functional": ["local", "ridge", "bounds", "greedy", "transport"],
+    "nn": ["support", "ridge", "local", "transport"],
 }
 MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]
 

@@ -28,9 +28,14 @@ def bug(reason: str) -> pytest.MarkDecorator:
 
 
 def refused(call: Callable[[], object], error: type[errors.KernelRidgeError], pattern: str) -> None:
-    with pytest.raises(errors.KernelRidgeError, match=pattern) as caught:
-        call()
-    assert type(caught.value) is error
+    try:
+        with pytest.raises(errors.KernelRidgeError, match=pattern) as caught:
+            call()
+        assert type(caught.value) is error
+    except (Exception, pytest.fail.Exception) as other:
+        # One line instead of a traceback: in a table of hundreds of cases it is the message that matters.
+        wanted = f"wanted {error.__name__} matching {pattern!r}"
+        pytest.fail(f"{wanted}, got {type(other).__name__}: {other}", pytrace=False)
 
 
 def good(**changes: Any) -> dict[str, Any]:
@@ -50,7 +55,7 @@ def exponential() -> kernels.Kernel:
     return kernels.Exponential()
 
 
-# --- every call, as a function of named tensors and of choices ---------------------------------------------------------------
+# --- every call, as a function of named tensors and of choices ---
 
 
 class Call(NamedTuple):
@@ -96,12 +101,8 @@ DENSE = {
     "leave_one_out": functional(F.leave_one_out, "centers", "values", batched=True),
 }
 LOCAL = {
-    "local_kernel_ridge": functional(
-        F.local_kernel_ridge, "query", "centers", "values", "neighbor_indices", batched=False
-    ),
-    "local_cardinal_weights": functional(
-        F.local_cardinal_weights, "query", "centers", "neighbor_indices", batched=False
-    ),
+    "local_kernel_ridge": functional(F.local_kernel_ridge, "query", "centers", "values", "neighbor_indices", batched=False),
+    "local_cardinal_weights": functional(F.local_cardinal_weights, "query", "centers", "neighbor_indices", batched=False),
     "local_power_function": functional(F.local_power_function, "query", "centers", "neighbor_indices", batched=False),
     "local_path": functional(F.local_path, "query", "centers", "values", "neighbor_indices", batched=False),
 }
@@ -124,7 +125,7 @@ def test_the_good_call_of_the_tables_is_accepted(name):
     CALLS[name].run(good())
 
 
-# --- tensors -------------------------------------------------------------------------------------------------------------------
+# --- tensors ---
 
 
 class Defect(NamedTuple):
@@ -145,9 +146,7 @@ def with_first(number: float) -> Callable[[Tensor], Tensor]:
 NOT_FINITE = r"{name} must be finite, but \d+ of \d+ entries are NaN or infinite .*Remove or impute"
 EMPTY = r"{name} is empty \(shape .*Give at least one row with at least one feature"
 ANY_ARGUMENT = {
-    "list": Defect(
-        Tensor.tolist, InputTypeError, r"{name} must be a torch\.Tensor, got list\..*torch\.as_tensor\({name}\)"
-    ),
+    "list": Defect(Tensor.tolist, InputTypeError, r"{name} must be a torch\.Tensor, got list\..*torch\.as_tensor\({name}\)"),
     "numpy": Defect(
         Tensor.numpy, InputTypeError, r"{name} must be a torch\.Tensor, got ndarray\..*torch\.as_tensor\({name}\)"
     ),
@@ -157,9 +156,7 @@ ANY_ARGUMENT = {
     "float16": Defect(
         Tensor.half, InputTypeError, r"must share one dtype, but .*torch\.float16.*Convert one of them, for instance"
     ),
-    "meta": Defect(
-        lambda t: t.to("meta"), InputError, r"must be on one device, but .*meta.*Move one of them, for instance"
-    ),
+    "meta": Defect(lambda t: t.to("meta"), InputError, r"must be on one device, but .*meta.*Move one of them, for instance"),
     "nan": Defect(with_first(NAN), InputError, NOT_FINITE),
     "inf": Defect(with_first(INF), InputError, NOT_FINITE),
     "minus_inf": Defect(with_first(-INF), InputError, NOT_FINITE),
@@ -201,9 +198,7 @@ VALUES = {
     "one_dimension": Defect(
         lambda t: t[:, 0], ShapeError, r"values must have shape \(.*N, C\), got \(6,\)\..*values\[:, None\]"
     ),
-    "three_dimensions": Defect(
-        lambda t: t[None], ShapeError, r"values must have shape \(N, C\), got \(1, 6, 1\)\. Flatten"
-    ),
+    "three_dimensions": Defect(lambda t: t[None], ShapeError, r"values must have shape \(N, C\), got \(1, 6, 1\)\. Flatten"),
     "fewer_rows": Defect(
         lambda t: t[:4], ShapeError, r"centers has 6 rows but values has 4\. Each row of centers needs its row of values"
     ),
@@ -218,9 +213,9 @@ def known_bug(name: str, argument: str, defect: str) -> str | None:
         return "the message names query, which this function does not take"
     if call.is_module and argument == "query" and defect == "no_columns":
         return "reshape to (-1, 0): raw RuntimeError"
-    if name == "LocalKernelRidge.neighbors" and argument == "query":
-        if defect in ("integer", "boolean", "complex", "float64", "float16"):
-            return "silently converted to the dtype of the centers"
+    converted = ("integer", "boolean", "complex", "float64", "float16")
+    if name == "LocalKernelRidge.neighbors" and argument == "query" and defect in converted:
+        return "silently converted to the dtype of the centers"
     if name == "nearest" and argument == "centers" and defect in ("nan", "inf", "minus_inf"):
         return "the message names points, not centers"
     return None
@@ -295,10 +290,12 @@ def test_shape_errors_name_the_query_under_the_default_kernel(name, spoil, reque
     refused(lambda: LAYERS[name].run(arguments, kernel=None), ShapeError, r"^query ")
 
 
-# --- neighbor indices ------------------------------------------------------------------------------------------------------------
+# --- neighbor indices ---
 
 SHAPE_OF_INDICES = r"neighbor_indices must have shape \(Q, M\) with one row for each of the 3 queries, got "
-RANGE_OF_INDICES = r"neighbor_indices must lie between 0 and 5 \(there are 6 centers\), got values from {}.*Search the neighbors again"
+RANGE_OF_INDICES = (
+    r"neighbor_indices must lie between 0 and 5 \(there are 6 centers\), got values from {}.*Search the neighbors again"
+)
 INDICES = {
     "float": (
         Tensor.float,
@@ -357,7 +354,7 @@ def test_path_with_fade():
     )
 
 
-# --- choices -------------------------------------------------------------------------------------------------------------------
+# --- choices ---
 
 RIDGE_RANGE = r"ridge must be finite and not negative, got {}\. A typical value is 1e-9"
 CHOICES = {
@@ -446,7 +443,7 @@ def test_choice_is_refused(name, choice):
 @pytest.mark.parametrize("number", [-1.0, NAN, INF])
 def test_one_bad_ridge_among_those_of_the_centers(name, number, request):
     if number == INF:
-        request.applymarker(bug("only the smallest entry is looked at, so that infinity passes or is blamed on something else"))
+        request.applymarker(bug("only the smallest entry is looked at: infinity passes, or is blamed on the features"))
     ridge = with_first(number)(torch.ones(NUM_CENTERS))
     refused(lambda: SOLVING[name].run(good(), ridge=ridge), InputError, RIDGE_RANGE.format(re.escape(str(number))))
 
@@ -469,7 +466,7 @@ def test_leave_one_out_with_a_trend_needs_two_centers():
     )
 
 
-# --- number of neighbors -------------------------------------------------------------------------------------------------------
+# --- number of neighbors ---
 
 NUM_NEIGHBORS_RANGE = (
     r"num_neighbors must lie between 1 and the number of centers{} \({}\), got {}\. Lower num_neighbors, or use KernelRidge"
@@ -521,7 +518,7 @@ def test_too_few_centers_are_left_for_num_neighbors():
         refused(lambda use=use: use(good()["query"]), InputError, NUM_NEIGHBORS_RANGE.format("", 2, NUM_NEIGHBORS))
 
 
-# --- exclude ---------------------------------------------------------------------------------------------------------------------
+# --- exclude ---
 
 EXCLUDE = {
     "list": ([0, 1, 2], InputTypeError, r"exclude must be a torch\.Tensor, got list.*torch\.as_tensor\(exclude\)"),
@@ -589,7 +586,7 @@ def test_kernel_of_a_search_is_refused(kernel, error, pattern):
     refused(lambda: search(good(), kernel=kernel), error, pattern)
 
 
-# --- indexes -----------------------------------------------------------------------------------------------------------------
+# --- indexes ---
 
 INDEXES = {"ExactIndex": neighbors.ExactIndex, "FaissIndex": faiss_index}
 USES_OF_AN_INDEX = {
@@ -601,7 +598,7 @@ POINTS_OF_AN_INDEX = {
     defect: POINTS[defect]
     for defect in ("list", "nan", "inf", "no_rows", "no_columns", "integer", "one_dimension", "three_dimensions")
 }
-ROWS = r"indices must be a non-empty 1-D integer tensor of rows to remove, got .*For a mask use mask\.nonzero\(\)\.squeeze\(1\)"
+ROWS = r"indices must be a non-empty 1-D integer tensor of rows to remove, got .*For a mask use mask\.nonzero\(\)\.squeeze"
 REMOVED = {
     "list": ([0], InputTypeError, r"indices must be a torch\.Tensor, got list.*torch\.as_tensor\(indices\)"),
     "float": (torch.tensor([0.0]), InputTypeError, ROWS),
@@ -720,13 +717,13 @@ def test_faiss_index_whose_build_failed_is_not_built():
     refused(lambda: index.search(good()["query"], 2), NotFittedError, "not built")
 
 
-# --- layers --------------------------------------------------------------------------------------------------------------------
+# --- layers ---
 
 MAKE = {"KernelRidge": dense_layer, "LocalKernelRidge": local_layer}
 NEW = {
     "centers_list": ("centers", Tensor.tolist, InputTypeError, r"centers must be a torch\.Tensor, got list.*as_tensor"),
     "centers_integer": ("centers", Tensor.long, InputTypeError, r"centers must have a floating dtype.*centers\.float\(\)"),
-    "centers_one_dimension": ("centers", lambda t: t[0], ShapeError, r"centers must have shape \(rows, features\).*\[None, :\]"),
+    "centers_one_dimension": ("centers", lambda t: t[0], ShapeError, r"centers must have shape \(rows, features\).*None, :"),
     "centers_nan": ("centers", with_first(NAN), InputError, r"centers must be finite.*Remove or impute"),
     "centers_inf": ("centers", with_first(INF), InputError, r"centers must be finite.*Remove or impute"),
     "centers_empty": ("centers", lambda t: t[:0], ShapeError, r"centers is empty.*Give at least one row"),
@@ -801,7 +798,7 @@ def test_checkpoint_whose_centers_and_values_do_not_fit(kind):
     refused(lambda: layer(good()["query"]), ShapeError, r"centers has 4 rows but values has 6\. Each row of centers needs")
 
 
-# --- kernels ---------------------------------------------------------------------------------------------------------------------
+# --- kernels ---
 
 KERNELS = {
     "Exponential": kernels.Exponential,
@@ -917,10 +914,11 @@ def test_operands_of_a_kernel_whose_leading_dimensions_do_not_broadcast():
 
 @pytest.mark.parametrize("spoil", [Tensor.tolist, Tensor.long], ids=["list", "integer"])
 def test_what_a_kernel_embeds_is_refused(spoil):
-    refused(lambda: kernels.Gaussian().embed(spoil(torch.rand(3, 2))), InputTypeError, r"x must .*torch\.as_tensor|x\.float\(\)")
+    pattern = r"x must .*(torch\.as_tensor\(x\)|x\.float\(\))"
+    refused(lambda: kernels.Gaussian().embed(spoil(torch.rand(3, 2))), InputTypeError, pattern)
 
 
-# --- transforms ------------------------------------------------------------------------------------------------------------------
+# --- transforms ---
 
 TRANSFORMS = {
     "Standardize": transforms.Standardize,
@@ -958,7 +956,8 @@ def test_transform_of_other_features(name):
 
 
 def test_linear_of_other_features():
-    refused(lambda: transforms.Linear(torch.ones(4, 5))(torch.rand(3, 2)), ShapeError, r"x has 2 features but Linear takes 5")
+    linear = transforms.Linear(torch.ones(4, 5))
+    refused(lambda: linear(torch.rand(3, 2)), ShapeError, r"x has 2 features but Linear takes 5")
 
 
 @pytest.mark.parametrize("defect", FIT)
@@ -988,7 +987,7 @@ def test_part_of_compose_is_refused(part):
     refused(lambda: transforms.Compose(part), InputTypeError, "transform")
 
 
-# --- the tree of errors ----------------------------------------------------------------------------------------------------------
+# --- the tree of errors ---
 
 
 def test_every_error_has_one_base_and_keeps_the_builtin_one():

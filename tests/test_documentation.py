@@ -26,6 +26,10 @@ def equivalent_code(function) -> str:
     return textwrap.dedent("\n".join(block))
 
 
+def result_of(value):
+    return tuple(value) if isinstance(value, tuple) else value
+
+
 @pytest.mark.parametrize("function", PUBLIC, ids=lambda function: function.__name__)
 def test_equivalent_block_gives_the_same_result(function):
     torch.set_default_dtype(torch.float64)  # torch.eye in the blocks follows it
@@ -39,11 +43,19 @@ def test_equivalent_block_gives_the_same_result(function):
             "kernel": kernels.Exponential(1.5),
             "ridge": 1e-3,
             "num_neighbors": 9,
+            "points": centers,
+            "num_points": 8,
+            "start": 0,
+            "norm": 2.0,
+            "x": centers,
+            "y": centers.flip(0) + 0.1 * torch.randn(30, 3),
         }
         wanted = {name: available[name] for name in inspect.signature(function).parameters if name in available}
+        if "Equivalent to" not in function.__doc__:
+            pytest.skip("the docstring has no equivalent block: an assignment has no short form")
         scope = {"torch": torch, "torchkrr": torchkrr, **available}
         exec(equivalent_code(function), scope)
-        torch.testing.assert_close(tuple(function(**wanted)), tuple(scope["result"]), rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(result_of(function(**wanted)), result_of(scope["result"]), rtol=1e-7, atol=1e-9)
     finally:
         torch.set_default_dtype(torch.float32)
 

@@ -89,7 +89,9 @@ def test_path_equals_separate_solves(data, kernel, trend):
         torch.testing.assert_close(powers[:, m - 1], power, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("choices", [{}, {"trend": "constant"}, {"fade": True}, {"fade": True, "trend": "constant"}], ids=str)
+@pytest.mark.parametrize(
+    "choices", [{}, {"trend": "constant"}, {"fade": True}, {"fade": True, "trend": "constant"}], ids=str
+)
 def test_explained_weights_times_values_are_the_prediction(data, choices):
     query, centers, values = data
     layer = nn.LocalKernelRidge(centers, values, 20, **choices)

@@ -19,7 +19,7 @@ from torchkrr import kernels
 NUM_QUERIES, NUM_CENTERS, NUM_NEIGHBORS = 600, 400, 20
 DENSE_PROBLEMS = 6
 RIDGE = 1e-9
-AT_MOST = 2.0
+AT_MOST, FLOOR = 2.0, 1e-9
 
 FEATURES = [1, 2, 8, 32, 128]
 # The lengthscale in units of the distance between nearest neighbors: as large as a kernel bears before float32 fails.
@@ -90,7 +90,8 @@ def rms(error: Tensor) -> float:
 def assert_within_twice_plain(ours: Tensor, plainly: Tensor, exact: Tensor, plainly_exact: Tensor) -> None:
     sound = plainly.isfinite().squeeze(-1)
     assert sound.sum() >= 500, "the plain formula must work for most queries, or the comparison is empty"
-    error, allowed = rms((ours - exact)[sound]), rms((plainly - exact)[sound])
+    # Values are of order one: far from all centers, where predictions vanish, an error below FLOOR is none.
+    error, allowed = rms((ours - exact)[sound]), max(rms((plainly - exact)[sound]), FLOOR)
     # The yardstick itself: in float64 both formulas are the same number, as far as this comparison can tell.
     bent = rms((exact - plainly_exact)[sound])
     assert bent <= 1e-4 * allowed, f"float64 differs by {bent:.1e} from the plain formula, float32 by {allowed:.1e}"

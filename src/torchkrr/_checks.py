@@ -129,6 +129,13 @@ def check_num_neighbors(num_neighbors: Any, num_available: int, *, what: str = "
         )
 
 
+def check_count(name: str, count: Any, most: int, *, least: int = 1) -> None:
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise InputTypeError(f"{name} must be an int, got {count!r}.")
+    if not least <= count <= most:
+        raise InputError(f"{name} must lie between {least} and the number of points ({most}), got {count}.")
+
+
 def check_indices(name: str, indices: Any, num_rows: int, num_centers: int) -> None:
     """Integer indices of shape (Q, M) with entries in [0, N)."""
     check_tensor(name, indices)

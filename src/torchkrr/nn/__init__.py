@@ -2,5 +2,6 @@
 
 from .local import Explanation, LocalKernelRidge
 from .ridge import KernelRidge
+from .transport import GromovMongeLoss, MongeLoss
 
-__all__ = ["Explanation", "KernelRidge", "LocalKernelRidge"]
+__all__ = ["Explanation", "GromovMongeLoss", "KernelRidge", "LocalKernelRidge", "MongeLoss"]

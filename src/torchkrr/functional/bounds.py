@@ -1,0 +1,139 @@
+r"""Pointwise error bounds and norms.
+
+For $f$ in the space of the kernel and data without noise, $|f(z) - f_k(z)| \le \epsilon_k(z)\,\|f\|$, and on each cell the same
+holds with the local power function. The norm of $f$ is the caller's to give. The norm of the *fitted* function is a lower
+estimate of it, so a bound made with that one is only an indicator, and is named so.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .._checks import check_positive
+from ..distances import safe_sqrt
+from ..kernels import Kernel
+from .local import OnSingular, Trend, local_power_function
+from .ridge import power_function, rkhs_norm
+
+
+def error_bound(
+    query: Tensor, centers: Tensor, *, kernel: Kernel, norm: float | Tensor, ridge: float | Tensor = 1e-9
+) -> Tensor:
+    r"""The bound $\epsilon_k(z)\,\|f\|$ on the error of the dense interpolant of a function of known norm.
+
+    Equivalent to
+
+        result = torchkrr.functional.power_function(query, centers, kernel=kernel, ridge=ridge) * norm
+
+    Args:
+        query: points to bound the error at.
+        centers: points where the function is known.
+        kernel: kernel whose space holds the function.
+        norm: norm of the function in that space, a positive number or 0-d tensor.
+        ridge: as in `kernel_ridge`.
+
+    Shape:
+        - query: `(*, Q, D)`; centers: `(*, N, D)`
+        - output: `(*, Q)`
+
+    Example:
+        >>> error_bound(torch.tensor([[0.0], [99.0]]), torch.tensor([[0.0]]), kernel=Exponential(), norm=2.0, ridge=0.0)
+        tensor([0., 2.])
+    """
+    check_positive("norm", norm)
+    return power_function(query, centers, kernel=kernel, ridge=ridge) * norm
+
+
+def local_error_bound(
+    query: Tensor,
+    centers: Tensor,
+    neighbor_indices: Tensor,
+    *,
+    kernel: Kernel,
+    norm: float | Tensor,
+    ridge: float | Tensor = 1e-9,
+) -> Tensor:
+    r"""The bound $\epsilon_k^\sigma(z)\,\|f\|$ on the error of the local interpolant of a function of known norm.
+
+    Equivalent to
+
+        result = torchkrr.functional.local_power_function(
+            query, centers, neighbor_indices, kernel=kernel, ridge=ridge
+        ) * norm
+
+    Arguments as in `error_bound` and `local_kernel_ridge`.
+
+    Shape:
+        - query: `(Q, D)`; centers: `(N, D)`; neighbor_indices: `(Q, M)`
+        - output: `(Q,)`
+
+    Example:
+        >>> x, z = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0]])
+        >>> local_error_bound(z, x, torch.tensor([[0]]), kernel=Exponential(), norm=2.0, ridge=0.0)
+        tensor([0.])
+    """
+    check_positive("norm", norm)
+    return local_power_function(query, centers, neighbor_indices, kernel=kernel, ridge=ridge) * norm
+
+
+def error_indicator(
+    query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridge: float | Tensor = 1e-9
+) -> Tensor:
+    r"""Power function times the norm of the *fitted* function, per output: an indicator, not a bound.
+
+    Equivalent to
+
+        power = torchkrr.functional.power_function(query, centers, kernel=kernel, ridge=ridge)
+        result = power[..., None] * torchkrr.functional.rkhs_norm(centers, values, kernel=kernel, ridge=ridge)
+
+    Arguments as in `kernel_ridge`.
+
+    Shape:
+        - query: `(*, Q, D)`; centers: `(*, N, D)`; values: `(*, N, C)`
+        - output: `(*, Q, C)`
+
+    Example:
+        >>> x = torch.tensor([[0.0]])
+        >>> error_indicator(torch.tensor([[99.0]]), x, torch.tensor([[3.0]]), kernel=Exponential(), ridge=0.0)
+        tensor([[3.]])
+    """
+    power = power_function(query, centers, kernel=kernel, ridge=ridge)
+    return power.unsqueeze(-1) * rkhs_norm(centers, values, kernel=kernel, ridge=ridge).unsqueeze(-2)
+
+
+def local_rkhs_norm(
+    centers: Tensor,
+    values: Tensor,
+    neighbor_indices: Tensor,
+    *,
+    kernel: Kernel,
+    ridge: float | Tensor = 1e-9,
+    trend: Trend = None,
+    on_singular: OnSingular = "warn",
+) -> Tensor:
+    r"""The norm of $\mathcal H_k^M$ over the cells met, $\sqrt{\sum_\sigma \|y_k^\sigma\|^2}$, each cell once, per output.
+
+    Equivalent to
+
+        cells = {tuple(sorted(row)): row for row in neighbor_indices.tolist()}
+        norms = [
+            torchkrr.functional.rkhs_norm(centers[row], values[row], kernel=kernel, ridge=ridge) for row in cells.values()
+        ]
+        result = torch.stack(norms).square().sum(0).sqrt()
+
+    Arguments as in `local_kernel_ridge`; `neighbor_indices` are those of the query set that meets the cells.
+
+    Shape:
+        - centers: `(N, D)`; values: `(N, C)`; neighbor_indices: `(Q, M)`
+        - output: `(C,)`
+
+    Example:
+        >>> x, y = torch.tensor([[0.0], [9e9]]), torch.tensor([[3.0], [4.0]])
+        >>> local_rkhs_norm(x, y, torch.tensor([[0], [1], [1]]), kernel=Exponential(), ridge=0.0)
+        tensor([5.])
+    """
+    cells = torch.unique(neighbor_indices.sort(dim=1).values, dim=0)  # (cells, M)
+    local_centers, local_values = centers[cells], values[cells]
+    norms = rkhs_norm(local_centers, local_values, kernel=kernel, ridge=ridge, trend=trend, on_singular=on_singular)
+    return safe_sqrt(norms.square().sum(0))

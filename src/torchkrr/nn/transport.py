@@ -1,0 +1,67 @@
+"""Transport functionals as loss modules, for learned centers and values."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..functional.transport import Cost, gromov_monge, monge_cost
+
+
+class MongeLoss(nn.Module):
+    """Cost of moving `x` onto `y` by the best assignment; see `torchkrr.functional.monge_cost`.
+
+    Args:
+        cost: function of two sets of points that gives the matrix of costs; `None` is the squared Euclidean distance.
+
+    Shape:
+        - x, y: `(N, D)`; output: scalar
+
+    Example:
+        >>> MongeLoss()(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0], [0.0]]))
+        tensor(0.)
+    """
+
+    def __init__(self, *, cost: Cost | None = None) -> None:
+        super().__init__()
+        self.cost = cost
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return monge_cost(x, y, cost=self.cost)
+
+
+class GromovMongeLoss(nn.Module):
+    """How far the distances inside `x` are from those inside `y`; see `torchkrr.functional.gromov_monge`.
+
+    As a regulariser, `loss + weight * GromovMongeLoss()(layer.centers, layer.values)` spreads learned centers like their
+    values.
+
+    Args:
+        cost_x, cost_y: functions of two sets of points that give the matrix of costs; `None` is the Euclidean distance.
+        sample_size: estimate the sum, without bias, from the pairs among this many random rows.
+        generator: of the random rows.
+
+    Shape:
+        - x: `(N, D)`; y: `(N, C)`; output: scalar
+
+    Example:
+        >>> x = torch.randn(20, 3)
+        >>> bool(GromovMongeLoss()(x, x + 1) < 1e-6)
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        cost_x: Cost | None = None,
+        cost_y: Cost | None = None,
+        sample_size: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.cost_x, self.cost_y = cost_x, cost_y
+        self.sample_size, self.generator = sample_size, generator
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        size = self.sample_size if self.sample_size is not None and self.sample_size < len(x) else None
+        return gromov_monge(x, y, cost_x=self.cost_x, cost_y=self.cost_y, sample_size=size, generator=self.generator)
