@@ -2,7 +2,8 @@ r"""From neighbor indices to the local system of each query.
 
 Offsets are taken relative to the query before any inner product, so that cancellation in
 $|o_i - o_j|^2 = |o_i|^2 + |o_j|^2 - 2\,o_i\cdot o_j$ is relative to the radius of the neighborhood, not to the origin.
-The difference tensor `(q, M, M, E)` is never built.
+Pairs that are close even by that measure are computed again by difference: they decide the conditioning of the cell. The
+difference tensor `(q, M, M, E)` is never built.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..distances import safe_sqrt
+from .._chunking import chunk_bytes, ranges, rows_per_chunk
+from ..distances import CLOSE, safe_sqrt
 from ..kernels import Kernel
 
 
@@ -62,9 +64,28 @@ def pair_squared(neighborhoods: Neighborhoods) -> Tensor:
     """Squared distances between the members, zero on the diagonal exactly."""
     members, squared = neighborhoods.members, neighborhoods.member_squared
     sums = squared.unsqueeze(-1) + squared.unsqueeze(-2)  # (q, M, M)
-    pairs = torch.baddbmm(sums, members, members.mT, alpha=-2).clamp_min_(0)
+    pairs = torch.baddbmm(sums, members, members.mT, alpha=-2)
     pairs.diagonal(dim1=-2, dim2=-1).zero_()
+    recompute_close_pairs(pairs, sums, members)
     return pairs
+
+
+def recompute_close_pairs(pairs: Tensor, sums: Tensor, members: Tensor) -> None:
+    """Replace, in place, what the inner-product form cannot resolve by distances computed by difference."""
+    margin = torch.sub(pairs.detach(), sums.detach(), alpha=CLOSE)  # (q, M, M): negative for close pairs
+    margin.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
+    # Most cells have none: one vectorised pass tells, before the slow listing of pairs.
+    cells = (margin.flatten(1).amin(1) < 0).nonzero().squeeze(1)
+    if len(cells) == 0:
+        return
+    which, row, column = (margin[cells] < 0).triu_(1).nonzero(as_tuple=True)
+    cell = cells[which]
+    budget = rows_per_chunk(3 * members.shape[-1] * members.element_size(), chunk_bytes(members.device))
+    for chunk in ranges(len(cell), budget):
+        c, i, j = cell[chunk], row[chunk], column[chunk]
+        exact = (members[c, i] - members[c, j]).square().sum(-1)
+        pairs[c, i, j] = exact
+        pairs[c, j, i] = exact
 
 
 def assemble(neighborhoods: Neighborhoods, ridge: Tensor, options: CellOptions) -> LocalSystem:

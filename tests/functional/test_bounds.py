@@ -1,0 +1,82 @@
+"""The error bound holds on functions whose norm is known: finite expansions in the kernel."""
+
+import pytest
+import torch
+
+from torchkrr import functional as F
+from torchkrr import kernels, neighbors
+from torchkrr.errors import InputError
+
+KERNELS = [kernels.Exponential(1.2), kernels.Matern32(1.2), kernels.Matern52(1.2), kernels.Gaussian(0.6)]
+
+
+def expansion(kernel, outputs=1):
+    """A function of the kernel's space, and its norm."""
+    roots, coefficients = torch.randn(25, 3, dtype=torch.float64), torch.randn(25, outputs, dtype=torch.float64)
+    norm = (coefficients * (kernel(roots, roots) @ coefficients)).sum(0).sqrt()
+    return (lambda z: kernel(z, roots) @ coefficients), norm
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: type(kernel).__name__)
+def test_bounds_hold_at_every_point(kernel):
+    f, norm = expansion(kernel)
+    centers, query = torch.randn(80, 3, dtype=torch.float64), 1.5 * torch.randn(400, 3, dtype=torch.float64)
+    # The ridge adds an error of its own, below this slack.
+    slack = 1e-6
+    dense = F.kernel_ridge(query, centers, f(centers), kernel=kernel, ridge=1e-12)
+    bound = F.error_bound(query, centers, kernel=kernel, norm=norm.squeeze(), ridge=1e-12)
+    assert ((dense - f(query)).abs().squeeze() <= bound + slack).all()
+    indices = neighbors.nearest(query, centers, 15, kernel=kernel)
+    local = F.local_kernel_ridge(query, centers, f(centers), indices, kernel=kernel, ridge=1e-12)
+    local_bound = F.local_error_bound(query, centers, indices, kernel=kernel, norm=norm.squeeze(), ridge=1e-12)
+    assert ((local - f(query)).abs().squeeze() <= local_bound + slack).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS[:3], ids=lambda kernel: type(kernel).__name__)
+def test_bound_is_attained(kernel):
+    # The residual of k(., z) vanishes on the centers, so it is interpolated by zero: nothing is worse at z.
+    centers, z = torch.randn(30, 3, dtype=torch.float64), torch.randn(1, 3, dtype=torch.float64)
+    weights = F.cardinal_weights(z, centers, kernel=kernel, ridge=0.0)
+    roots, coefficients = torch.cat((z, centers)), torch.cat((torch.ones(1, 1).double(), -weights), 1).T
+    norm = (coefficients * (kernel(roots, roots) @ coefficients)).sum().sqrt()
+    f_at_z = (kernel(z, roots) @ coefficients).squeeze()
+    fitted = F.kernel_ridge(z, centers, kernel(centers, roots) @ coefficients, kernel=kernel, ridge=0.0).squeeze()
+    bound = F.error_bound(z, centers, kernel=kernel, norm=norm, ridge=0.0).squeeze()
+    torch.testing.assert_close((f_at_z - fitted).abs(), bound, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: type(kernel).__name__)
+def test_local_indicator_is_never_below_the_dense_one(kernel):
+    centers, query = torch.randn(80, 3, dtype=torch.float64), torch.randn(200, 3, dtype=torch.float64)
+    dense = F.power_function(query, centers, kernel=kernel)
+    for num_neighbors in (1, 10, 40):
+        indices = neighbors.nearest(query, centers, num_neighbors, kernel=kernel)
+        assert (F.local_power_function(query, centers, indices, kernel=kernel) >= dense - 1e-7).all()
+
+
+def test_indicator_uses_the_norm_of_the_fit_and_stays_below_the_bound():
+    kernel = KERNELS[0]
+    f, norm = expansion(kernel, outputs=2)
+    centers, query = torch.randn(60, 3, dtype=torch.float64), torch.randn(50, 3, dtype=torch.float64)
+    indicator = F.error_indicator(query, centers, f(centers), kernel=kernel)
+    assert (F.rkhs_norm(centers, f(centers), kernel=kernel) <= norm * (1 + 1e-6)).all()
+    for c in range(2):
+        assert (indicator[:, c] <= F.error_bound(query, centers, kernel=kernel, norm=norm[c]) * (1 + 1e-6)).all()
+
+
+def test_local_norm_sums_each_cell_once():
+    kernel = KERNELS[0]
+    centers, values = torch.randn(20, 2, dtype=torch.float64), torch.randn(20, 3, dtype=torch.float64)
+    cells = torch.tensor([[0, 1, 2], [2, 1, 0], [5, 6, 7], [0, 1, 2]])  # the first, second and fourth are one cell
+    parts = [F.rkhs_norm(centers[row], values[row], kernel=kernel).square() for row in (cells[0], cells[2])]
+    torch.testing.assert_close(F.local_rkhs_norm(centers, values, cells, kernel=kernel).square(), sum(parts))
+    everyone = torch.arange(20).expand(4, -1)
+    torch.testing.assert_close(
+        F.local_rkhs_norm(centers, values, everyone, kernel=kernel), F.rkhs_norm(centers, values, kernel=kernel)
+    )
+
+
+def test_norm_must_be_positive():
+    x = torch.zeros(1, 1)
+    with pytest.raises(InputError, match="norm must be positive"):
+        F.error_bound(x, x, kernel=KERNELS[0], norm=-1.0)
