@@ -28,7 +28,7 @@ from torch.nn.functional import pad
 
 from ..distances import safe_sqrt
 from ..kernels import profile_gradient
-from .cells import CellOptions, Neighborhoods, gather, outer_taper, pair_squared, smooth_taper
+from .cells import CellOptions, Neighborhoods, gather, outer_taper, pair_squared, recentered, smooth_taper
 from .solve import Solution, adjoint
 
 
@@ -97,14 +97,14 @@ def gradients(
     beta_tilde = beta - gamma * weights
     grad_cross = beta_tilde - gamma * weights  # (q, M)
 
-    distance = pair_squared(hood).sqrt_()  # (q, M, M)
+    members, squared = recentered(hood)
+    distance = pair_squared(members, squared).sqrt_()  # (q, M, M)
     both = torch.stack((weights, beta_tilde), dim=-1)  # (q, M, 2)
     grad_gram = both @ (-0.5 * both).flip(-1).mT  # (q, M, M)
     coefficients = options.kernel.slope_over_distance(distance).mul_(grad_gram).mul_(2)
-    members = hood.members
     grad_members = torch.baddbmm(coefficients.sum(-1, keepdim=True) * members, coefficients, members, alpha=-1)
     member_distance = safe_sqrt(hood.member_squared)
-    pull = (grad_cross * options.kernel.slope_over_distance(member_distance)).unsqueeze(-1) * members  # (q, M, E)
+    pull = (grad_cross * options.kernel.slope_over_distance(member_distance)).unsqueeze(-1) * hood.members  # (q, M, E)
     if hood.taper is not None:
         on_values = (local_values @ arriving.mean.unsqueeze(-1)).squeeze(-1)
         grad_taper = _taper_gradient(hood, ridge, saved, on_values, columns, gamma, weights, inner_beta, distance, options)

@@ -1,7 +1,8 @@
 r"""From neighbor indices to the local system of each query.
 
 Offsets are taken relative to the query before any inner product, so that cancellation in
-$|o_i - o_j|^2 = |o_i|^2 + |o_j|^2 - 2\,o_i\cdot o_j$ is relative to the radius of the neighborhood, not to the origin.
+$|o_i - o_j|^2 = |o_i|^2 + |o_j|^2 - 2\,o_i\cdot o_j$ is relative to the radius of the neighborhood, not to the origin;
+relative to the mean of the members if the query is far outside of them.
 Pairs that are close even by that measure are computed again by difference: they decide the conditioning of the cell. The
 difference tensor `(q, M, M, E)` is never built.
 """
@@ -17,6 +18,9 @@ from torch import Tensor
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from ..distances import CLOSE, safe_sqrt
 from ..kernels import Kernel
+
+# A query is outside when the mean of the offsets has more than this share of their mean square.
+OUTSIDE = 2 / 3
 
 
 class CellOptions(NamedTuple):
@@ -60,9 +64,22 @@ def gather(query: Tensor, centers: Tensor, indices: Tensor, *, fade: bool) -> Ne
     return Neighborhoods(offsets, cross_squared, smooth_taper(safe_sqrt(cross_squared)) if fade else None)
 
 
-def pair_squared(neighborhoods: Neighborhoods) -> Tensor:
-    """Squared distances between the members, zero on the diagonal exactly."""
+def recentered(neighborhoods: Neighborhoods) -> tuple[Tensor, Tensor]:
+    """Members `(q, M, E)` and their squared lengths `(q, M)`, about their mean where the query lies outside of them.
+
+    Differences between members are what they were; a query far away no longer sets the scale of their rounding.
+    """
     members, squared = neighborhoods.members, neighborhoods.member_squared
+    mean = members.detach().mean(1)  # (q, E)
+    outside = mean.square().sum(-1) > OUTSIDE * squared.detach().mean(-1)  # (q,)
+    if not bool(outside.any()):
+        return members, squared
+    members = members - torch.where(outside.unsqueeze(-1), mean, 0.0).unsqueeze(1)
+    return members, members.square().sum(-1)
+
+
+def pair_squared(members: Tensor, squared: Tensor) -> Tensor:
+    """Squared distances between the members, zero on the diagonal exactly."""
     sums = squared.unsqueeze(-1) + squared.unsqueeze(-2)  # (q, M, M)
     pairs = torch.baddbmm(sums, members, members.mT, alpha=-2)
     pairs.diagonal(dim1=-2, dim2=-1).zero_()
@@ -89,7 +106,7 @@ def recompute_close_pairs(pairs: Tensor, sums: Tensor, members: Tensor) -> None:
 
 
 def assemble(neighborhoods: Neighborhoods, ridge: Tensor, options: CellOptions) -> LocalSystem:
-    gram = options.kernel.of_squared(pair_squared(neighborhoods))  # (q, M, M)
+    gram = options.kernel.of_squared(pair_squared(*recentered(neighborhoods)))  # (q, M, M)
     cross = options.kernel.of_squared(neighborhoods.member_squared)  # (q, M)
     taper = neighborhoods.taper
     if taper is None:

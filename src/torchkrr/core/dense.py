@@ -31,7 +31,6 @@ class DenseProblem(NamedTuple):
 
 class DenseSystem(NamedTuple):
     matrix: Tensor  # (*, N, N): K + Lambda, the identity where its factorisation fails
-    gram: Tensor  # (*, N, N): K
     factor: Factor
     trend: Tensor | None  # (*, N, 1): A^-1 1
     total: Tensor | None  # (*, 1, 1): 1 A^-1 1
@@ -91,7 +90,7 @@ def assemble(problem: DenseProblem) -> DenseSystem:
         matrix = torch.where(factor.sound[..., None, None], matrix, identity)
         upper = torch.where(factor.sound[..., None, None], factor.upper, identity)
         factor = factor._replace(upper=upper)
-    system = DenseSystem(matrix, gram, factor, None, None)
+    system = DenseSystem(matrix, factor, None, None)
     if not problem.trend:
         return system
     ones = matrix.new_ones(*matrix.shape[:-1], 1)
@@ -195,10 +194,14 @@ def leave_one_out(problem: DenseProblem) -> DenseResult:
 def norm_squared(problem: DenseProblem) -> DenseResult:
     r"""$\alpha^\top K\alpha$ per output, `(*, C)`."""
     system = assemble(problem)
-    coefficients, _ = project_trend(system, spd_solve(system, problem.values))
-    squared = (coefficients * (system.gram @ coefficients)).sum(-2)
-    resolved = is_resolved(system.factor, torch.ones_like(system.factor.smallest_pivot))
-    return DenseResult(squared, resolved.unsqueeze(-1))
+    coefficients, trend = project_trend(system, spd_solve(system, problem.values))
+    fitted = problem.values - problem.ridge.unsqueeze(-1) * coefficients  # K alpha
+    squared = (coefficients * (fitted if trend is None else fitted - trend)).sum(-2)
+    # Rounding turns alpha by about epsilon |alpha| / p_min, and where p_min is the ridge this moves the result by
+    # epsilon |alpha|^2: repeated centers with different values have large, opposite coefficients.
+    rounding = torch.finfo(squared.dtype).eps * coefficients.detach().square().sum(-2)
+    resolved = system.factor.sound.unsqueeze(-1) & (rounding <= UNRESOLVED * squared.detach())
+    return DenseResult(squared, resolved)
 
 
 def _surely_resolved(factor: Factor) -> bool:

@@ -1,8 +1,8 @@
 r"""Pointwise error bounds and norms.
 
-For $f$ in the space of the kernel and data without noise, $|f(z) - f_k(z)| \le \epsilon_k(z)\,\|f\|$, and on each cell the
-same holds with the local power function. The norm of $f$ is the caller's to give. The norm of the *fitted* function is a lower
-estimate of it, so a bound made with that one is only an indicator, and is named so.
+For $f$ in the space of the kernel and data without noise, $|f(z) - f_k(z)| \le \epsilon_k(z)\,\|f\|$, and on each cell
+the same holds with the local power function. The norm of $f$ is the caller's to give. The norm of the *fitted* function is
+a lower estimate of it, so a bound made with that one is only an indicator, and is named so.
 """
 
 from __future__ import annotations
