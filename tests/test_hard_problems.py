@@ -219,7 +219,7 @@ class Check(NamedTuple):
     name: str
     ours: Callable[[torch.dtype], Outcome]
     loop: Callable[[np.ndarray], np.ndarray]  # the given rows of the result
-    cells: Callable[[], Iterator[Cell]]  # the systems its rows depend on, in order
+    cells: Callable[[], list[Cell]]  # the systems its rows depend on, in order
     scale: np.ndarray  # broadcasts against the result
 
 
@@ -251,27 +251,26 @@ def cell(p: HardProblem, point: np.ndarray, members: np.ndarray, radius: float |
     return Cell(smallest, norm)
 
 
-def local_cells(p: HardProblem, columns: int | None = None) -> Iterator[Cell]:
+def local_cells(p: HardProblem, columns: int | None = None) -> list[Cell]:
     query, centers = p.embedded(p.query), p.embedded(p.centers)
-    for z, row in zip(query, p.indices.numpy()[:, :columns], strict=True):
-        if p.fade:
-            yield cell(p, z, centers[row[:-1]], float(np.sqrt(((centers[row[-1]] - z) ** 2).sum())))
-        else:
-            yield cell(p, z, centers[row])
+    rows = p.indices.numpy()[:, :columns]
+    if not p.fade:
+        return [cell(p, z, centers[row]) for z, row in zip(query, rows, strict=True)]
+    radii = np.sqrt(((centers[rows[:, -1]] - query) ** 2).sum(-1))
+    return [cell(p, z, centers[row[:-1]], radius) for z, row, radius in zip(query, rows, radii, strict=True)]
 
 
-def dense_cells(p: HardProblem) -> Iterator[Cell]:
-    for z in p.embedded(p.query):
-        yield cell(p, z, p.embedded(p.centers))
+def dense_cells(p: HardProblem) -> list[Cell]:
+    return [cell(p, z, p.embedded(p.centers)) for z in p.embedded(p.query)]
 
 
-def left_out_cells(p: HardProblem) -> Iterator[Cell]:
+def left_out_cells(p: HardProblem) -> list[Cell]:
     centers = p.embedded(p.centers)
     whole = cell(p, centers[0], centers).smallest_eigenvalue
-    for i in range(min(len(centers), MOST_LEFT_OUT)):
-        # The closed form inverts the whole matrix, so that is what must be well conditioned.
-        rest = cell(p, centers[i], np.delete(centers, i, axis=0))
-        yield rest._replace(smallest_eigenvalue=min(whole, rest.smallest_eigenvalue))
+    rows = range(min(len(centers), MOST_LEFT_OUT))
+    left = [cell(p, centers[i], np.delete(centers, i, axis=0)) for i in rows]
+    # The closed form inverts the whole matrix, so that is what must be well conditioned.
+    return [c._replace(smallest_eigenvalue=min(whole, c.smallest_eigenvalue)) for c in left]
 
 
 def checks(p: HardProblem) -> Iterator[Check]:
@@ -281,6 +280,7 @@ def checks(p: HardProblem) -> Iterator[Check]:
     options = {"kernel": p.kernel, "ridge": p.ridge, "trend": p.trend}
     plain = {"profile": p.profile, "ridge": p.ridge, "trend": p.trend}
     one = np.ones((1, 1))
+    cells = functools.cache(lambda: local_cells(p))
 
     def ours(function: Callable[..., Any], *tensors: Tensor, **more: Any) -> Callable[[torch.dtype], Outcome]:
         def call(dtype: torch.dtype) -> Outcome:
@@ -293,7 +293,7 @@ def checks(p: HardProblem) -> Iterator[Check]:
         "local_kernel_ridge",
         ours(F.local_kernel_ridge, p.query, p.centers, p.values, p.indices, fade=p.fade),
         lambda rows: reference.local_kernel_ridge(z[rows], x, y, indices[rows], **plain, fade=p.fade),
-        lambda: local_cells(p),
+        cells,
         largest,
     )
     # One other function per problem, in turn: the rule is the same for all.
@@ -303,7 +303,7 @@ def checks(p: HardProblem) -> Iterator[Check]:
             "local_cardinal_weights",
             ours(F.local_cardinal_weights, p.query, p.centers, p.indices, fade=p.fade),
             lambda rows: reference.local_cardinal_weights(z[rows], x, indices[rows], **plain, fade=p.fade),
-            lambda: local_cells(p),
+            cells,
             one,
         )
     if which == 1:
@@ -311,7 +311,7 @@ def checks(p: HardProblem) -> Iterator[Check]:
             "local_power_function, squared",
             ours(lambda *a, **k: F.local_power_function(*a, **k).square(), p.query, p.centers, p.indices, fade=p.fade),
             lambda rows: reference.local_power_function(z[rows], x, indices[rows], **plain, fade=p.fade) ** 2,
-            lambda: local_cells(p),
+            cells,
             one[0],
         )
     if which == 2 and not p.fade:
@@ -362,7 +362,7 @@ def complaints(p: HardProblem, check: Check) -> Iterator[str]:
     if warned and p.kernel_name == "Exponential" and p.distinct and p.ridge >= 1e-9:
         yield "ridge raised for the exponential kernel on distinct points"
     rounding = np.array([c.rounding for c in check.cells()])
-    if warned and rounding.max() < SURELY_RESOLVED:
+    if warned and len(rounding) == len(double.result) and rounding.max() < SURELY_RESOLVED:
         yield f"ridge raised where float64 resolves every cell (rounding {rounding.max():.1e})"
     trusted = (rounding <= LOOP_TRUSTED).nonzero()[0]
     if not double.warned and len(trusted):

@@ -86,12 +86,14 @@ def rotation(features: int, seed: int) -> Tensor:
 # Reference.
 
 
+@pytest.mark.parametrize("ridge", [1e-9, 1e-2])
 @pytest.mark.parametrize("trend", TRENDS)
 @pytest.mark.parametrize("name", problems.PROBLEMS)
-def test_named_problems_are_solved_as_the_loop_solves_them(name, trend):
+def test_named_problems_are_solved_as_the_loop_solves_them(name, trend, ridge):
     p, kernel = problems.PROBLEMS[name](), kernels.Exponential()
     z, x, y, indices = (t.numpy() for t in (p.query, p.centers, p.values, p.neighbor_indices))
-    ours, loop = {"kernel": kernel, "trend": trend}, {"profile": reference.exponential, "trend": trend}
+    ours: dict[str, Any] = {"kernel": kernel, "trend": trend, "ridge": ridge}
+    loop: dict[str, Any] = {"profile": reference.exponential, "trend": trend, "ridge": ridge}
     found = {
         "local_kernel_ridge": F.local_kernel_ridge(p.query, p.centers, p.values, p.neighbor_indices, **ours),
         "local_cardinal_weights": F.local_cardinal_weights(p.query, p.centers, p.neighbor_indices, **ours),
@@ -121,13 +123,36 @@ def test_named_problems_are_solved_as_the_loop_solves_them(name, trend):
     assert_close(powers, torch.from_numpy(expected_powers), rtol=1e-6, atol=1e-6)
 
 
-@given(s=setups(min_centers=3), trend=st.sampled_from(TRENDS))
+@given(s=setups(), trend=st.sampled_from(TRENDS))
 @few
-def test_fading_is_a_penalty_on_the_diagonal(s, trend):
+def test_each_center_can_have_a_ridge_of_its_own(s, trend):
+    ridge = torch.logspace(-9, -1, len(s.centers), dtype=torch.float64)
+    z, x, y = s.query.numpy(), s.centers.numpy(), s.values.numpy()
+    ours: dict[str, Any] = {"kernel": s.kernel, "trend": trend, "ridge": ridge}
+    loop: dict[str, Any] = {"profile": s.profile, "trend": trend, "ridge": ridge.numpy()}
+    assert_close(
+        F.local_kernel_ridge(s.query, s.centers, s.values, s.indices, **ours),
+        torch.from_numpy(reference.local_kernel_ridge(z, x, y, s.indices.numpy(), **loop)),
+    )
+    assert_close(
+        F.kernel_ridge(s.query, s.centers, s.values, **ours),
+        torch.from_numpy(reference.kernel_ridge(z, x, y, **loop)),
+    )
+    assert_close(
+        F.local_power_function(s.query, s.centers, s.indices, **ours),
+        torch.from_numpy(reference.local_power_function(z, x, s.indices.numpy(), **loop)),
+        rtol=1e-6,
+        atol=1e-6,
+    )
+
+
+@given(s=setups(min_centers=3), trend=st.sampled_from(TRENDS), ridge=st.sampled_from([1e-9, 1e-2]))
+@few
+def test_fading_is_a_penalty_on_the_diagonal(s, trend, ridge):
     indices = s.neighbors(max(2, s.indices.shape[1]))
     z, x, y = s.query.numpy(), s.centers.numpy(), s.values.numpy()
-    ours = {"kernel": s.kernel, "trend": trend, "fade": True}
-    loop = {"profile": s.profile, "trend": trend, "fade": True}
+    ours = {"kernel": s.kernel, "trend": trend, "ridge": ridge, "fade": True}
+    loop = {"profile": s.profile, "trend": trend, "ridge": ridge, "fade": True}
     assert_close(
         F.local_kernel_ridge(s.query, s.centers, s.values, indices, **ours),
         torch.from_numpy(reference.local_kernel_ridge(z, x, y, indices.numpy(), **loop)),

@@ -450,9 +450,6 @@ def test_double_precision_of_fitted_statistics_is_exact():
     assert torch.equal(reloaded.embed(x), before)
 
 
-@pytest.mark.xfail(
-    strict=True, reason=".float(), .half() and .bfloat16() round the state that is kept in float64 to be exact"
-)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_converting_a_module_and_back_does_not_round_its_kernel(dtype):
     kernel = kernels.Gaussian(1.7, input_transform=transforms.Standardize().fit(1000 + torch.rand(50, 2)))
@@ -501,7 +498,6 @@ def test_distances_between_close_points_far_from_the_origin(features):
     close(kernels.Exponential()(x, x), exact, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.xfail(strict=True, reason="under autocast the products inside run in bfloat16")
 def test_a_kernel_under_autocast_keeps_its_precision():
     a, b = 3 * torch.randn(20, 64), 3 * torch.randn(30, 64)
     kernel = kernels.Gaussian(10.0)
@@ -515,7 +511,6 @@ def embedded(kernel: kernels.Kernel, x: Tensor) -> Tensor:
         return kernel.embed(x)
 
 
-@pytest.mark.xfail(strict=True, reason="under autocast a linear transform embeds in bfloat16")
 def test_an_embedding_under_autocast_keeps_its_precision():
     kernel, x = kernels.Gaussian(input_transform=transforms.Linear(torch.randn(8, 16))), torch.randn(20, 16)
     close(embedded(kernel, x), kernel.embed(x))

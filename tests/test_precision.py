@@ -124,7 +124,7 @@ def test_float32_error_of_dense_ridge_is_within_twice_that_of_the_plain_formula(
 
 @pytest.mark.parametrize("kernel", RELATIVE_LENGTHSCALES)
 @pytest.mark.parametrize("features", FEATURES)
-@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("data", ["random", "clustered"])
 def test_power_function_at_centers_is_at_most_the_root_of_the_ridge(data, features, kernel):
     case = make_case(data, features, kernel)
     epsilon = torch.finfo(torch.float32).eps

@@ -5,6 +5,7 @@ Each message says what was expected, what came, and what to do about it.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -119,9 +120,13 @@ def check_finite(name: str, tensor: Tensor) -> None:
         )
 
 
+def check_integer(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):  # numpy's integers are welcome
+        raise InputTypeError(f"{name} must be an int, got {value!r}.")
+
+
 def check_num_neighbors(num_neighbors: Any, num_available: int, *, what: str = "the number of centers") -> None:
-    if isinstance(num_neighbors, bool) or not isinstance(num_neighbors, int):
-        raise InputTypeError(f"num_neighbors must be an int, got {num_neighbors!r}.")
+    check_integer("num_neighbors", num_neighbors)
     if not 1 <= num_neighbors <= num_available:
         raise InputError(
             f"num_neighbors must lie between 1 and {what} ({num_available}), got {num_neighbors}. "
@@ -130,24 +135,28 @@ def check_num_neighbors(num_neighbors: Any, num_available: int, *, what: str = "
 
 
 def check_count(name: str, count: Any, most: int, *, least: int = 1) -> None:
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise InputTypeError(f"{name} must be an int, got {count!r}.")
+    check_integer(name, count)
     if not least <= count <= most:
         raise InputError(f"{name} must lie between {least} and the number of points ({most}), got {count}.")
 
 
-def check_indices(name: str, indices: Any, num_rows: int, num_centers: int) -> None:
-    """Integer indices of shape (Q, M) with entries in [0, N)."""
+def check_indices(name: str, indices: Any, num_rows: int | None, centers: Tensor) -> None:
+    """Integer indices of shape (Q, M) with entries in [0, N); any number of rows if `num_rows` is None."""
     check_tensor(name, indices)
+    if indices.device != centers.device:
+        raise InputError(
+            f"{name} must be on the device of the centers, {centers.device}, but is on {indices.device}. "
+            f"Move it with {name}.to(centers.device)."
+        )
     if indices.dtype not in INDEX_DTYPES:
         raise InputTypeError(f"{name} must have dtype torch.int64, got {indices.dtype}. Use {name}.long().")
-    if indices.ndim != 2 or indices.shape[0] != num_rows:
-        raise ShapeError(
-            f"{name} must have shape (Q, M) with one row for each of the {num_rows} queries, got {_shape(indices)}."
-        )
-    if indices.shape[1] == 0:
-        raise ShapeError(f"{name} has no columns. Give at least one neighbor per query.")
-    check_index_range(name, indices, num_centers)
+    if indices.ndim != 2 or (num_rows is not None and indices.shape[0] != num_rows):
+        rows = "" if num_rows is None else f" with one row for each of the {num_rows} queries"
+        raise ShapeError(f"{name} must have shape (Q, M){rows}, got {_shape(indices)}.")
+    if indices.numel() == 0:
+        missing = "rows" if len(indices) == 0 else "columns"
+        raise ShapeError(f"{name} has no {missing}. Give at least one neighbor per query.")
+    check_index_range(name, indices, len(centers))
 
 
 def check_index_range(name: str, indices: Tensor, num_centers: int) -> None:
@@ -167,13 +176,15 @@ def check_ridge(ridge: Any, num_centers: int | None = None) -> None:
         if ridge.ndim != 0 and not per_center:
             expected = "a number or a 0-d tensor" + (f", or have shape ({num_centers},)" if num_centers else "")
             raise ShapeError(f"ridge must be {expected}, got shape {_shape(ridge)}.")
-        smallest = float(ridge.detach().min())
+        entries = ridge.detach().flatten()
+        smallest, largest = float(entries.min()), float(entries.max())
     elif isinstance(ridge, (int, float)) and not isinstance(ridge, bool):
-        smallest = float(ridge)
+        smallest = largest = float(ridge)
     else:
         raise InputTypeError(f"ridge must be a number or a tensor, got {type(ridge).__name__}.")
-    if not smallest >= 0 or smallest == float("inf"):
-        raise InputError(f"ridge must be finite and not negative, got {smallest}. A typical value is 1e-9.")
+    if not (smallest >= 0 and largest < float("inf")):
+        wrong = smallest if not smallest >= 0 else largest
+        raise InputError(f"ridge must be finite and not negative, got {wrong}. A typical value is 1e-9.")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
@@ -181,11 +192,22 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
         raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
 
 
-def check_positive(name: str, value: float | Tensor) -> None:
-    lowest = float(value.detach().min()) if isinstance(value, Tensor) else float(value)
-    highest = float(value.detach().max()) if isinstance(value, Tensor) else float(value)
-    if not lowest > 0 or highest == float("inf"):
-        raise InputError(f"{name} must be positive and finite, got {lowest}.")
+def check_positive(name: str, value: Any) -> None:
+    """A positive finite number, or a tensor of them."""
+    if isinstance(value, Tensor) and value.numel():
+        lowest, highest = float(value.detach().min()), float(value.detach().max())
+    elif isinstance(value, numbers.Real) and not isinstance(value, bool):
+        lowest = highest = float(value)
+    else:
+        raise InputTypeError(f"{name} must be a positive number, got {value!r}.")
+    if not (lowest > 0 and highest < float("inf")):
+        raise InputError(f"{name} must be positive and finite, got {highest if lowest > 0 else lowest}.")
+
+
+def check_scalar(name: str, value: Any) -> None:
+    """A number or a 0-d tensor."""
+    if isinstance(value, Tensor) and value.ndim:
+        raise ShapeError(f"{name} must be a number or a 0-d tensor, got shape {_shape(value)}.")
 
 
 def _shape(tensor: Tensor) -> str:

@@ -39,7 +39,7 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         device_type = tensors[0].device.type if tensors else "cpu"
-        if not torch.is_autocast_enabled(device_type):
+        if not (torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)):
             return function(*args, **kwargs)
         with torch.autocast(device_type, enabled=False):
             return function(*map(_widen, args), **{name: _widen(value) for name, value in kwargs.items()})

@@ -22,9 +22,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._checks import check_choice, check_floating, check_points, check_positive, check_same_features, check_tensor
-from ._state import register, resize_buffers
-from .distances import needs_gradient, safe_sqrt, squared_distances
+from ._checks import (
+    check_alike,
+    check_broadcastable,
+    check_choice,
+    check_floating,
+    check_integer,
+    check_points,
+    check_positive,
+    check_same_features,
+    check_scalar,
+    check_tensor,
+)
+from ._precision import full_precision
+from ._radial import Radial
+from ._state import keep_double, register, resize_buffers, without_graph
+from .distances import needs_gradient, squared_distances
 from .errors import InputError, InputTypeError, ShapeError
 from .transforms import StandardMean, Transform
 
@@ -69,7 +82,10 @@ class Kernel(nn.Module):
             raise InputTypeError(
                 f"input_transform must be a transform such as StandardMean().fit(x), got {type(input_transform).__name__}."
             )
-        scale = torch.as_tensor(lengthscale, dtype=torch.float64)
+        try:
+            scale = torch.as_tensor(lengthscale, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputTypeError(f"lengthscale must be a positive number or one per feature, got {lengthscale!r}.") from None
         if scale.ndim > 1 or scale.numel() == 0:
             raise ShapeError(f"lengthscale must be a number or one per feature, got shape {tuple(scale.shape)}.")
         check_positive("lengthscale", scale)
@@ -81,6 +97,7 @@ class Kernel(nn.Module):
         """The lengthscale, positive: a scalar or one per embedded feature."""
         return self.log_lengthscale.exp()
 
+    @full_precision
     def embed(self, x: Tensor) -> Tensor:
         r"""$e(x) = S(x)/\ell$, in the dtype of `x`."""
         check_tensor("x", x)
@@ -115,7 +132,7 @@ class Kernel(nn.Module):
         learned = self.learned_in_profile()
         if not needs_gradient(squared, *learned):
             return self.profile(squared.sqrt())
-        return _Radial.apply(squared, self, *learned)  # type: ignore[no-any-return]
+        return Radial.apply(squared, self, *learned)  # type: ignore[no-any-return]
 
     def learned_in_profile(self) -> list[Tensor]:
         """The tensors through which `profile` itself carries a gradient."""
@@ -128,11 +145,14 @@ class Kernel(nn.Module):
             probe = self.profile(torch.ones((), dtype=torch.float64, device=learned[0].device))
         return learned if probe.requires_grad else []
 
+    @full_precision
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """The kernel matrix of every row of `a` with every row of `b`."""
         check_points("a", a, batched=True)
         check_points("b", b, batched=True)
+        check_alike(a=a, b=b)
         check_same_features("a", a, "b", b)
+        check_broadcastable(a=a, b=b)
         return self.of_squared(squared_distances(self.embed(a), self.embed(b)))
 
     def extra_repr(self) -> str:
@@ -144,37 +164,11 @@ class Kernel(nn.Module):
         resize_buffers(self, ("log_lengthscale",), state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return without_graph(self)
 
-class _Radial(torch.autograd.Function):
-    r"""$\varphi(\sqrt s)$, whose slope in $s$ is $\varphi'(d)/(2d)$: finite for smooth profiles, even at zero."""
-
-    @staticmethod
-    def forward(squared: Tensor, kernel: Kernel, *learned: Tensor) -> Tensor:
-        return kernel.profile(squared.sqrt())
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        squared, ctx.kernel, *learned = inputs
-        ctx.save_for_backward(squared, *learned)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        squared, *learned = ctx.saved_tensors
-        distance = safe_sqrt(squared)
-        grad_squared = grad * ctx.kernel.slope_over_distance(distance) / 2 if ctx.needs_input_grad[0] else None
-        return grad_squared, None, *profile_gradient(ctx.kernel, learned, [distance], [grad])
-
-
-def profile_gradient(
-    kernel: Kernel, learned: Sequence[Tensor], distances: Sequence[Tensor], grads: Sequence[Tensor]
-) -> list[Tensor | None]:
-    """Gradient of the tensors learned in `profile`, given the gradient arriving at its values."""
-    if not learned:
-        return []
-    create_graph = torch.is_grad_enabled()
-    with torch.enable_grad():
-        values = [kernel.profile(distance) for distance in distances]
-    return list(torch.autograd.grad(values, learned, grads, create_graph=create_graph, allow_unused=True))
+    def _apply(self, fn: Any, recurse: bool = True) -> Kernel:
+        return super()._apply(keep_double(self, fn), recurse)  # type: ignore[no-any-return]
 
 
 class _SmoothKernel(Kernel):
@@ -272,6 +266,7 @@ class RationalQuadratic(_SmoothKernel):
     ) -> None:
         super().__init__(lengthscale, learn_lengthscale=learn_lengthscale, input_transform=input_transform)
         check_positive("alpha", alpha)
+        check_scalar("alpha", alpha)
         register(self, "log_alpha", torch.as_tensor(alpha, dtype=torch.float64).log(), learn=learn_alpha)
 
     @property
@@ -339,6 +334,7 @@ class Wendland(Kernel):
         super().__init__(lengthscale, learn_lengthscale=learn_lengthscale, input_transform=input_transform)
         check_choice("smoothness", smoothness, (0, 1, 2, 3))
         check_positive("dimension", dimension)
+        check_integer("dimension", dimension)
         self.dimension = dimension
         self.smoothness = smoothness
         self.exponent = dimension // 2 + smoothness + 1
@@ -382,6 +378,12 @@ class Wendland(Kernel):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, dimension={self.dimension}, smoothness={self.smoothness}"
+
+
+def check_kernel(kernel: Any) -> None:
+    if not isinstance(kernel, Kernel):
+        got = f"the class {kernel.__name__}" if isinstance(kernel, type) else type(kernel).__name__
+        raise InputTypeError(f"kernel must be a kernel such as torchkrr.kernels.Exponential(), got {got}.")
 
 
 def default_kernel(centers: Tensor) -> Kernel:

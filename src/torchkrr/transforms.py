@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._checks import check_finite, check_points, check_same_features
+from ._checks import check_finite, check_floating, check_points, check_same_features, check_tensor
 from ._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from ._state import register, resize_buffers
+from ._state import keep_double, register, resize_buffers
 from .distances import squared_distances
-from .errors import NotFittedError, ShapeError
+from .errors import InputError, InputTypeError, NotFittedError, ShapeError
 
 __all__ = [
     "Compose",
@@ -37,7 +37,7 @@ class Transform(nn.Module):
     """Base of all normalizing maps.
 
     A subclass lists its fitted statistics in `statistics`, computes them in `_statistics_of` and uses them in
-    `forward`. Without statistics, `fit` does nothing and the transform is always ready.
+    `_map`. Without statistics, `fit` does nothing and the transform is always ready.
     """
 
     statistics: tuple[str, ...] = ()
@@ -60,6 +60,14 @@ class Transform(nn.Module):
     def _statistics_of(self, x: Tensor) -> tuple[Tensor, ...]:
         raise NotImplementedError
 
+    def forward(self, x: Tensor) -> Tensor:
+        check_tensor("x", x)
+        check_floating("x", x)
+        return self._map(x, *self._fitted(x))
+
+    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
+        raise NotImplementedError
+
     def _fitted(self, x: Tensor) -> tuple[Tensor, ...]:
         """The statistics in the dtype of `x`, or an error if there are none."""
         found = [self._buffers[name] for name in self.statistics]
@@ -67,6 +75,11 @@ class Transform(nn.Module):
             name = type(self).__name__
             raise NotFittedError(f"{name} is not fitted. Call {name}().fit(x) on the training points, or load a state.")
         for statistic in found:
+            if statistic is not None and statistic.device != x.device:
+                raise InputError(
+                    f"x is on {x.device} but {type(self).__name__} was fitted on {statistic.device}. "
+                    "Move one of them, for instance with transform.to(x.device)."
+                )
             if statistic is not None and statistic.ndim == 1:
                 check_same_features("x", x, f"the data {type(self).__name__} was fitted on", statistic)
         return tuple(statistic.to(x.dtype) for statistic in found if statistic is not None)
@@ -74,6 +87,9 @@ class Transform(nn.Module):
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         resize_buffers(self, self.statistics, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Transform:
+        return super()._apply(keep_double(self, fn), recurse)  # type: ignore[no-any-return]
 
 
 class Standardize(Transform):
@@ -89,8 +105,8 @@ class Standardize(Transform):
     def _statistics_of(self, x: Tensor) -> tuple[Tensor, ...]:
         return x.mean(0), _one_if_zero(x.std(0, correction=0))
 
-    def forward(self, x: Tensor) -> Tensor:
-        mean, std = self._fitted(x)
+    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
+        mean, std = statistics
         return (x - mean) / std
 
 
@@ -113,8 +129,8 @@ class UnitCube(Transform):
         low, high = x.amin(0), x.amax(0)
         return low, high - low, x.new_tensor(len(x))
 
-    def forward(self, x: Tensor) -> Tensor:
-        low, width, count = self._fitted(x)
+    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
+        low, width, count = statistics
         constant = width == 0
         safe_width = torch.where(constant, 1.0, width)
         u = ((x - low) / safe_width + 0.5 / count) / (1 + 1 / count)
@@ -132,7 +148,7 @@ class ErfInv(Transform):
         tensor([[0.0000, 1.3859]])
     """
 
-    def forward(self, x: Tensor) -> Tensor:
+    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
         edge = torch.finfo(torch.float64).eps / 2
         return torch.erfinv((2 * x.double() - 1).clamp(-1 + edge, 1 - edge)).to(x.dtype)
 
@@ -150,8 +166,8 @@ class MeanDistance(Transform):
     def _statistics_of(self, x: Tensor) -> tuple[Tensor, ...]:
         return (_one_if_zero((2 * x.var(0, correction=0).sum()).sqrt()),)
 
-    def forward(self, x: Tensor) -> Tensor:
-        (scale,) = self._fitted(x)
+    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
+        (scale,) = statistics
         return x / scale
 
 
@@ -174,8 +190,8 @@ class MinDistance(Transform):
         apart = squared[(squared > 0) & squared.isfinite()]
         return (apart.mean().sqrt() if len(apart) else x.new_tensor(1.0),)
 
-    def forward(self, x: Tensor) -> Tensor:
-        (scale,) = self._fitted(x)
+    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
+        (scale,) = statistics
         return x / scale
 
 
@@ -188,7 +204,7 @@ class UnitNorm(Transform):
                 [0.0000, 0.0000]])
     """
 
-    def forward(self, x: Tensor) -> Tensor:
+    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
         # Dividing by the largest entry first keeps the squares of huge and tiny rows in range.
         largest = x.detach().abs().amax(-1, keepdim=True)
         scaled = x / torch.where(largest > 0, largest, 1.0)
@@ -216,7 +232,7 @@ class Linear(Transform):
 
     weight: Tensor
 
-    def forward(self, x: Tensor) -> Tensor:
+    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
         if x.shape[-1] != self.weight.shape[-1]:
             raise ShapeError(f"x has {x.shape[-1]} features but Linear takes {self.weight.shape[-1]}.")
         return x @ self.weight.to(x.dtype).mT
@@ -240,6 +256,11 @@ class Compose(Transform):
 
     def __init__(self, *transforms: Transform) -> None:
         super().__init__()
+        for transform in transforms:
+            if not isinstance(transform, nn.Module):
+                raise InputTypeError(
+                    f"Compose takes transforms, as in Compose(UnitNorm(), MeanDistance()), got {type(transform).__name__}."
+                )
         self.transforms = nn.ModuleList(transforms)
 
     def fit(self, x: Tensor) -> Compose:

@@ -45,7 +45,10 @@ def solve_cells(
     """
     dtype = working_dtype(query.dtype)
     if embedded_centers is None:
+        given = centers
         centers, values, ridge, indices = _used_rows(centers, values, ridge, indices)
+        if not bool(torch.isfinite(centers.detach().sum())):
+            check_finite("centers", given)
     members = indices[:, :-1] if fade else indices
     options = CellOptions(kernel, trend, fade)
     cell_ridge = ridge if ridge.ndim == 0 else ridge.index_select(0, members.flatten()).view(members.shape)
@@ -61,7 +64,6 @@ def solve_cells(
     if bool(resolved.all()):
         return first, power_squared
     rows = (~resolved).nonzero().squeeze(-1)
-    _refuse_non_finite(query[rows], centers[indices[rows]], ridge)
     arguments = (query.index_select(0, rows), centers, values, indices.index_select(0, rows))
     if dtype != torch.float64 and has_float64(query.device):
         again = solve_cells(
@@ -173,12 +175,6 @@ def singular_text(what: str, size: str, ridge: Tensor, dtype: torch.dtype, where
         "  3. the lengthscale is far larger than the neighborhood, so all rows look alike.\n"
         'on_singular="warn" solves these cells with the smallest ridge that works.'
     )
-
-
-def _refuse_non_finite(query: Tensor, centers: Tensor, ridge: Tensor) -> None:
-    check_finite("query", query)
-    check_finite("centers", centers)
-    check_finite("ridge", ridge)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -10,7 +10,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._checks import check_positive
+from .._checks import (
+    check_alike,
+    check_finite,
+    check_indices,
+    check_points,
+    check_positive,
+    check_same_rows,
+    check_scalar,
+    check_values,
+)
 from ..distances import safe_sqrt
 from ..kernels import Kernel
 from .local import OnSingular, Trend, local_power_function
@@ -42,6 +51,7 @@ def error_bound(
         tensor([0., 2.])
     """
     check_positive("norm", norm)
+    check_scalar("norm", norm)
     return power_function(query, centers, kernel=kernel, ridge=ridge) * norm
 
 
@@ -74,6 +84,7 @@ def local_error_bound(
         tensor([0.])
     """
     check_positive("norm", norm)
+    check_scalar("norm", norm)
     return local_power_function(query, centers, neighbor_indices, kernel=kernel, ridge=ridge) * norm
 
 
@@ -133,6 +144,13 @@ def local_rkhs_norm(
         >>> local_rkhs_norm(x, y, torch.tensor([[0], [1], [1]]), kernel=Exponential(), ridge=0.0)
         tensor([5.])
     """
+    check_points("centers", centers)
+    check_values(values)
+    check_alike(centers=centers, values=values)
+    check_same_rows("centers", centers, "values", values)
+    check_indices("neighbor_indices", neighbor_indices, None, centers)
+    check_finite("centers", centers)
+    check_finite("values", values)
     cells = torch.unique(neighbor_indices.sort(dim=1).values, dim=0)  # (cells, M)
     local_centers, local_values = centers[cells], values[cells]
     norms = rkhs_norm(local_centers, local_values, kernel=kernel, ridge=ridge, trend=trend, on_singular=on_singular)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .._checks import check_alike, check_count, check_finite, check_points, check_same_rows, check_values
+from .._checks import check_alike, check_count, check_finite, check_integer, check_points, check_same_rows, check_values
 from .._precision import full_precision, working_dtype
 from ..distances import squared_distances
 from ..errors import InputError
-from ..kernels import Kernel
+from ..kernels import Kernel, check_kernel
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 
@@ -97,6 +97,7 @@ def power_greedy(points: Tensor, num_points: int, *, kernel: Kernel, start: int 
         >>> power_greedy(torch.tensor([[0.0], [1.0], [5.0], [2.0]]), 3, kernel=Exponential())
         tensor([0, 2, 3])
     """
+    check_kernel(kernel)
     points = _prepared(points, num_points, start)
     newton = _NewtonBasis(kernel.embed(points), kernel, num_points)
     newton.add(start)
@@ -132,12 +133,14 @@ def residual_greedy(points: Tensor, values: Tensor, num_points: int, *, kernel: 
         >>> residual_greedy(points, torch.tensor([[0.0], [3.0], [1.0], [0.0]]), 2, kernel=Exponential())
         tensor([1, 0])
     """
-    points = _prepared(points, num_points, 0)
+    check_points("points", points)
     check_values(values)
+    check_alike(points=points, values=values)
     check_same_rows("points", points, "values", values)
     check_finite("values", values)
+    check_kernel(kernel)
+    points = _prepared(points, num_points, 0)
     residual = values.detach().to(points.dtype)
-    check_alike(points=points, values=residual)
     newton = _NewtonBasis(kernel.embed(points), kernel, num_points)
     while newton.size < num_points:
         at = int(torch.linalg.vector_norm(residual, dim=1).index_fill(0, newton.chosen, -torch.inf).argmax())
@@ -192,6 +195,7 @@ def _prepared(points: Tensor, num_points: int, start: int) -> Tensor:
     check_points("points", points)
     check_finite("points", points)
     check_count("num_points", num_points, len(points))
+    check_integer("start", start)
     if not 0 <= start < len(points):
         raise InputError(f"start must lie between 0 and {len(points) - 1}, got {start}.")
     return points.detach().to(working_dtype(points.dtype))

@@ -27,7 +27,7 @@ from ..core.local import Kind
 from ..core.unresolved import solve_cells
 from ..distances import safe_sqrt
 from ..errors import InputError, ShapeError
-from ..kernels import Kernel
+from ..kernels import Kernel, check_kernel
 
 Trend = Literal["constant"] | None
 OnSingular = Literal["warn", "raise"]
@@ -278,7 +278,9 @@ def solve_local(
     check_alike(query=query, centers=centers, values=values)
     check_same_features("query", query, "centers", centers)
     check_same_rows("centers", centers, "values", values)
-    check_indices("neighbor_indices", neighbor_indices, len(query), len(centers))
+    check_indices("neighbor_indices", neighbor_indices, len(query), centers)
+    check_finite("query", query)
+    check_kernel(kernel)
     check_ridge(ridge, len(centers))
     check_choice("trend", trend, (None, "constant"))
     check_choice("on_singular", on_singular, ("warn", "raise"))

@@ -25,7 +25,7 @@ from ..core import dense
 from ..core.unresolved_dense import solve_dense
 from ..distances import safe_sqrt
 from ..errors import InputError
-from ..kernels import Kernel
+from ..kernels import Kernel, check_kernel
 from .local import OnSingular, Trend
 
 
@@ -170,10 +170,11 @@ def leave_one_out(
         >>> leave_one_out(x, torch.tensor([[0.0], [1.0], [2.0]]), kernel=Exponential()).squeeze()
         tensor([0.9048, 0.9950, 0.9048])
     """
+    check_points("centers", centers, batched=True)
     check_values(values, batched=True)
     if trend is not None and centers.shape[-2] < 2:
         raise InputError("leave_one_out with a trend needs at least two centers, got 1. Use trend=None.")
-    return _solve(dense.leave_one_out, centers, centers, values, kernel, ridge, trend, on_singular)
+    return _solve(dense.leave_one_out, None, centers, values, kernel, ridge, trend, on_singular)
 
 
 def rkhs_norm(
@@ -206,14 +207,14 @@ def rkhs_norm(
         tensor([2.])
     """
     check_values(values, batched=True)
-    squared = _solve(dense.norm_squared, centers, centers, values, kernel, ridge, trend, on_singular)
+    squared = _solve(dense.norm_squared, None, centers, values, kernel, ridge, trend, on_singular)
     return safe_sqrt(squared.clamp_min(0))
 
 
 @full_precision
 def _solve(
     evaluate: dense.Evaluate,
-    query: Tensor,
+    query: Tensor | None,
     centers: Tensor,
     values: Tensor | None,
     kernel: Kernel,
@@ -221,17 +222,20 @@ def _solve(
     trend: Trend,
     on_singular: OnSingular,
 ) -> Tensor:
-    check_points("query", query, batched=True)
     check_points("centers", centers, batched=True)
+    if query is None:
+        query = centers
+    check_points("query", query, batched=True)
     if values is None:
         values = centers[..., :0]
-    check_alike(query=query, centers=centers, values=values)
+    check_alike(centers=centers, query=query, values=values)
     check_same_features("query", query, "centers", centers)
     check_same_rows("centers", centers, "values", values)
     check_broadcastable(query=query, centers=centers, values=values)
-    check_finite("query", query)
     check_finite("centers", centers)
+    check_finite("query", query)
     check_finite("values", values)
+    check_kernel(kernel)
     check_ridge(ridge, centers.shape[-2])
     check_choice("trend", trend, (None, "constant"))
     check_choice("on_singular", on_singular, ("warn", "raise"))

@@ -13,7 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._checks import check_alike, check_count, check_finite, check_points, check_same_features, check_same_rows
+from .._checks import (
+    check_alike,
+    check_count,
+    check_finite,
+    check_points,
+    check_same_features,
+    check_same_rows,
+    check_tensor,
+)
 from .._precision import full_precision
 from ..distances import safe_sqrt, squared_distances
 from ..errors import MissingExtraError, ShapeError
@@ -106,17 +114,15 @@ def gromov_monge(
         >>> bool(gromov_monge(x, torch.nn.functional.pad(-x, (0, 2))) < 1e-6)
         True
     """
-    for name, points in (("x", x), ("y", y)):
-        check_points(name, points)
-        check_finite(name, points)
-    check_alike(x=x, y=y)
-    check_same_rows("x", x, "y", y)
+    _check_pair(x, y)
     count = len(x)
     if sample_size is not None:
         check_count("sample_size", sample_size, count, least=2)
         rows = torch.randperm(count, generator=generator)[:sample_size].to(x.device)
         x, y = x.index_select(0, rows), y.index_select(0, rows)
-    gaps = ((cost_x or euclidean_cost)(x, x) - (cost_y or euclidean_cost)(y, y)).square()
+    inside_x = _cost_matrix("cost_x", cost_x or euclidean_cost, x, x)
+    inside_y = _cost_matrix("cost_y", cost_y or euclidean_cost, y, y)
+    gaps = (inside_x - inside_y).square()
     if len(x) == count:
         return gaps.sum()
     own = gaps.diagonal().sum()  # a pair of a row with itself is drawn more often than a pair of two rows
@@ -125,16 +131,27 @@ def gromov_monge(
 
 
 def _costs(x: Tensor, y: Tensor, cost: Cost | None) -> Tensor:
-    for name, points in (("x", x), ("y", y)):
-        check_points(name, points)
-        check_finite(name, points)
-    check_alike(x=x, y=y)
-    check_same_rows("x", x, "y", y)
+    _check_pair(x, y)
     if cost is None:
         check_same_features("x", x, "y", y)
-    costs = (cost or squared_distances)(x, y)
-    if tuple(costs.shape) != (len(x), len(y)):
-        raise ShapeError(f"cost must give one number for each pair, shape {(len(x), len(y))}, got {tuple(costs.shape)}.")
+    return _cost_matrix("cost", cost or squared_distances, x, y)
+
+
+def _check_pair(x: Tensor, y: Tensor) -> None:
+    check_points("x", x)
+    check_points("y", y)
+    check_alike(x=x, y=y)
+    check_same_rows("x", x, "y", y)
+    check_finite("x", x)
+    check_finite("y", y)
+
+
+def _cost_matrix(name: str, cost: Cost, a: Tensor, b: Tensor) -> Tensor:
+    costs = cost(a, b)
+    check_tensor(f"the result of {name}", costs)
+    if tuple(costs.shape) != (len(a), len(b)):
+        raise ShapeError(f"{name} must give one number for each pair, shape {(len(a), len(b))}, got {tuple(costs.shape)}.")
+    check_finite(f"the result of {name}", costs)
     return costs
 
 

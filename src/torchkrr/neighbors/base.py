@@ -23,7 +23,8 @@ from .._checks import (
 )
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
 from .._precision import working_dtype
-from ..errors import InputTypeError, NotFittedError, ShapeError
+from .._state import usable
+from ..errors import InputError, InputTypeError, NotFittedError, ShapeError
 
 
 class Neighbors(NamedTuple):
@@ -37,32 +38,45 @@ class NeighborIndex(ABC):
     """Base of all indexes. Its points are never pickled or copied along: whoever owns them builds it again."""
 
     points: Tensor | None = None  # (N, E) in the working dtype
+    _version: int = 0  # of `points` when they were indexed
 
     def build(self, points: Tensor) -> NeighborIndex:
         """Index the rows of `points` `(N, E)`; returns the index itself."""
         check_points("points", points)
         check_finite("points", points)
-        points = points.detach()
+        check_squares("points", points)
+        points = usable(points.detach())
         self.points = points.to(working_dtype(points.dtype))
-        self._build(self.points)
+        try:
+            self._build(self.points)
+        except BaseException:
+            self.points = None
+            raise
+        self._version = self.points._version
         return self
 
     def append(self, points: Tensor) -> None:
         """Add rows; they get the indices after the present ones."""
         old = self._built()
         check_points("points", points)
-        check_finite("points", points)
-        points = points.detach().to(old.dtype)
+        points = points.detach().to(working_dtype(points.dtype))
+        check_alike(points=points, present=old)
         check_same_features("points", points, "the index", old)
-        self.points = torch.cat((old, points))
-        self._append(self.points, len(old))
+        check_finite("points", points)
+        check_squares("points", points)
+        with torch.inference_mode(False):
+            grown = torch.cat((old, points))
+        self._append(grown, len(old))
+        self.points, self._version = grown, grown._version
 
     def remove(self, indices: Tensor) -> None:
         """Drop rows; the rows after a dropped one move up."""
         old = self._built()
         keep = kept_rows(indices, len(old))
-        self.points = old[keep]
-        self._remove(self.points, keep)
+        with torch.inference_mode(False):
+            left = old[keep]
+        self._remove(left, keep)
+        self.points, self._version = left, left._version
 
     def search(self, query: Tensor, num_neighbors: int, *, exclude: Tensor | None = None) -> Neighbors:
         """The `num_neighbors` nearest rows of each query `(Q, E)`; `exclude` `(Q,)` names one row to leave out of each.
@@ -73,10 +87,11 @@ class NeighborIndex(ABC):
         """
         points = self._built()
         check_points("query", query)
-        check_finite("query", query)
-        check_same_features("query", query, "the index", points)
         query = query.detach().to(working_dtype(query.dtype))
         check_alike(query=query, points=points)
+        check_same_features("query", query, "the index", points)
+        check_finite("query", query)
+        check_squares("query", query)
         if exclude is not None:
             check_exclude(exclude, len(query), len(points))
         available = len(points) - (exclude is not None)
@@ -102,6 +117,8 @@ class NeighborIndex(ABC):
     def _built(self) -> Tensor:
         if self.points is None:
             raise NotFittedError(f"{type(self).__name__} is not built. Call build(points) first.")
+        if self.points._version != self._version:  # the caller has written into the points it gave
+            self.build(self.points)
         return self.points
 
     def __getstate__(self) -> dict[str, Any]:
@@ -126,6 +143,17 @@ def kept_rows(indices: Tensor, count: int) -> Tensor:
     if not bool(keep.any()):
         raise ShapeError(f"Removing all {count} rows would leave nothing to predict from. Keep at least one.")
     return keep
+
+
+def check_squares(name: str, points: Tensor) -> None:
+    """Squared distances between such points are numbers: neither infinite nor zero between different points."""
+    largest = float(points.detach().abs().amax())
+    limits = torch.finfo(working_dtype(points.dtype))
+    if largest and not limits.tiny**0.5 < largest < (limits.max / points.shape[1]) ** 0.5 / 4:
+        raise InputError(
+            f"{name} have entries up to {largest:.1e}, whose squares {limits.dtype} cannot hold. "
+            "Scale the features, for instance with Standardize, or use float64."
+        )
 
 
 def check_exclude(exclude: Tensor, num_queries: int, num_points: int) -> None:

@@ -13,16 +13,18 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .._checks import check_alike, check_points, check_same_features
+from .._checks import check_alike, check_finite, check_points, check_same_features
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
+from .._precision import full_precision
 from ..errors import InputError
-from ..kernels import Kernel
+from ..kernels import Kernel, check_kernel
 from .base import NeighborIndex, Neighbors, rank
 
 SPARE_CANDIDATES = 8
 LARGEST_BLOCK = 1 << 16
 
 
+@full_precision
 def nearest(
     query: Tensor,
     centers: Tensor,
@@ -61,6 +63,10 @@ def nearest(
     check_points("centers", centers)
     check_alike(query=query, centers=centers)
     check_same_features("query", query, "centers", centers)
+    check_finite("query", query)
+    check_finite("centers", centers)
+    if kernel is not None:
+        check_kernel(kernel)
     if exclude_self:
         if exclude is not None:
             raise InputError("Give exclude_self or exclude, not both: exclude names the rows that exclude_self implies.")
@@ -93,7 +99,7 @@ class ExactIndex(NeighborIndex):
         spread = points.var(0, correction=0).sum()
         # Points spread about the origin more than they are away from it lose nothing there, and need no copy.
         self._shift = None if float(mean.square().sum()) <= float(spread) else mean
-        self._squares = torch.cat([torch.linalg.vector_norm(block, dim=1).square_() for _, block in self._blocks()])
+        self._squares = torch.cat([torch.linalg.vector_norm(block, dim=1).square_() for _, block in self._blocks(points)])
 
     def _append(self, points: Tensor, old_count: int) -> None:
         self._build(points)
@@ -128,9 +134,10 @@ class ExactIndex(NeighborIndex):
         best = query.new_empty(len(query), 0)
         rows = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
         memory: Tensor | None = None
-        for start, block in self._blocks():
+        for start, block in self._blocks(self._built()):
             size = rows_per_chunk(len(block) * block.element_size(), SEARCH_BYTES, most=len(query))
-            if memory is None:  # reused: fresh pages for every product would cost as much as the product
+            if memory is None or memory.numel() < size * len(block):
+                # Reused: fresh pages for every product would cost as much as the product.
                 memory = query.new_empty(size * len(block))
             parts = []
             for chunk in ranges(len(query), size):
@@ -148,7 +155,7 @@ class ExactIndex(NeighborIndex):
     def _all_within(self, query: Tensor, limit: Tensor, exclude: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Groups of the given queries with every point whose score is within the limit of its query, and maybe more."""
         scores = query.new_empty(len(query), len(self._built()))
-        for start, block in self._blocks():
+        for start, block in self._blocks(self._built()):
             self._score(query, start, block, exclude, out=scores[:, start : start + len(block)])
         counts = (scores <= limit.unsqueeze(1)).sum(1)
         # Queries with similarly many close points share a rectangle; sorting keeps one crowded query from widening all.
@@ -169,9 +176,8 @@ class ExactIndex(NeighborIndex):
             here = ((exclude >= start) & (exclude < start + len(block))).nonzero().squeeze(1)
             out[here, exclude[here] - start] = torch.inf
 
-    def _blocks(self) -> Iterator[tuple[int, Tensor]]:
+    def _blocks(self, points: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Blocks of shifted points with their first row; a block is overwritten by the next."""
-        points = self._built()
         size = rows_per_chunk(points.shape[1] * points.element_size(), SEARCH_BYTES, most=min(LARGEST_BLOCK, len(points)))
         memory = None if self._shift is None else points.new_empty(size, points.shape[1])
         for chunk in ranges(len(points), size):

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._checks import check_integer, check_positive
 from ..errors import InputError, MissingExtraError, SearchError
 from .base import NeighborIndex, Neighbors, rank
 from .exact import SPARE_CANDIDATES
@@ -39,6 +40,10 @@ class FaissIndex(NeighborIndex):
     """
 
     def __init__(self, factory: str = "Flat", *, nprobe: int = DEFAULT_NPROBE, ef_search: int = DEFAULT_EF_SEARCH) -> None:
+        check_integer("nprobe", nprobe)
+        check_integer("ef_search", ef_search)
+        check_positive("nprobe", nprobe)
+        check_positive("ef_search", ef_search)
         self.factory = factory
         self.nprobe = nprobe
         self.ef_search = ef_search
@@ -56,7 +61,10 @@ class FaissIndex(NeighborIndex):
                 f"{self.factory!r} has {lists.nlist} lists but there are only {len(rows)} points. "
                 "Use fewer lists (about the square root of the number of points), or ExactIndex."
             )
-        index.train(rows)
+        try:
+            index.train(rows)
+        except RuntimeError as error:
+            raise InputError(f"faiss cannot train {self.factory!r} on {len(rows)} points: {error}") from None
         # Inverted lists carry numbers of their own; everything else needs a map to keep them through removals.
         self._index = index if lists is not None else self._faiss.IndexIDMap2(index)
         self._numbers = np.empty(0, dtype=np.int64)
@@ -68,7 +76,10 @@ class FaissIndex(NeighborIndex):
     def _add(self, rows: np.ndarray[Any, Any]) -> None:
         first = int(self._numbers[-1]) + 1 if len(self._numbers) else 0
         numbers = np.arange(first, first + len(rows), dtype=np.int64)
-        self._index.add_with_ids(rows, numbers)
+        try:
+            self._index.add_with_ids(rows, numbers)
+        except RuntimeError as error:
+            raise InputError(f"faiss cannot add points to {self.factory!r}: {error}") from None
         self._numbers = np.concatenate((self._numbers, numbers))
 
     def _remove(self, points: Tensor, keep: Tensor) -> None:

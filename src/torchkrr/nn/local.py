@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from .._checks import check_num_neighbors
+from .._checks import check_alike, check_finite, check_num_neighbors
 from .._precision import full_precision, working_dtype
 from ..core.local import Kind
 from ..errors import InputTypeError
@@ -102,8 +102,7 @@ class LocalKernelRidge(SupportLayer):
 
     def neighbors(self, query: Tensor) -> Tensor:
         """The rows of the centers that each prediction uses, nearest first, `(*, D)` to `(*, M)`."""
-        check_num_neighbors(self.num_neighbors, self.num_centers)
-        indices = self._search(self._flat(query), self._embedded(), self.num_neighbors)
+        indices = _neighbors(self._flat(query), self.centers, self)
         return indices.reshape(*query.shape[:-1], self.num_neighbors)
 
     def append(self, centers: Tensor, values: Tensor) -> None:
@@ -163,39 +162,53 @@ class LocalKernelRidge(SupportLayer):
         return super()._apply(fn, recurse)  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": None}  # the index drops its points by itself
+        return {**super().__getstate__(), "_known": None}  # the index drops its points by itself
 
     def _shown(self) -> list[str]:
         return [f"num_neighbors={self.num_neighbors}"] + (["fade=True"] if self.fade else [])
 
 
 class _Known(NamedTuple):
-    """The tensors an index was built from, held so that their memory cannot be reused, with their versions."""
+    """What an index was built from, by content: version counters miss `.data`, numpy and what DDP broadcasts."""
 
-    points: Tensor | None
-    tensors: tuple[Tensor, ...]
-    versions: tuple[int | None, ...]
+    points: Tensor | None  # of the index: another layer may have built it since
+    modules: tuple[nn.Module, ...]  # of the kernel
+    state: tuple[Tensor, ...]  # of the kernel, copied
+    sums: Tensor  # (N,): a weighted sum over the features of each center
 
     def same_as(self, other: _Known) -> bool:
         return (
-            self.points is other.points
-            and self.points is not None
-            and None not in self.versions
-            and self.versions == other.versions
-            and len(self.tensors) == len(other.tensors)
-            and all(_same_memory(a, b) for a, b in zip(self.tensors, other.tensors, strict=True))
+            self.points is not None
+            and self.points is other.points
+            and len(self.modules) == len(other.modules)
+            and all(a is b for a, b in zip(self.modules, other.modules, strict=True))
+            and len(self.state) == len(other.state)
+            and all(map(_equal, self.state, other.state))
+            and _equal(self.sums, other.sums)
         )
 
 
-def _same_memory(a: Tensor, b: Tensor) -> bool:
-    return (a.data_ptr(), a.shape, a.stride(), a.dtype, a.device) == (b.data_ptr(), b.shape, b.stride(), b.dtype, b.device)
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
 def _fingerprint(layer: LocalKernelRidge) -> _Known:
-    tensors = (layer.centers, *layer.kernel.parameters(), *layer.kernel.buffers())
-    # Inference tensors have no version counter: they are never taken as unchanged.
-    versions = tuple(None if tensor.is_inference() else tensor._version for tensor in tensors)
-    return _Known(layer.index.points, tuple(tensor.detach() for tensor in tensors), versions)
+    with torch.inference_mode(False), torch.no_grad():
+        centers = layer.centers.detach()
+        centers = centers.to(working_dtype(centers.dtype))
+        # One pass over the centers, as the search of a single query makes too. Irregular weights: any edit shows.
+        weights = torch.arange(1, centers.shape[1] + 1, dtype=centers.dtype, device=centers.device).sin()
+        kernel = layer.kernel
+        state = tuple(tensor.detach().clone() for tensor in (*kernel.parameters(), *kernel.buffers()))
+        return _Known(layer.index.points, tuple(kernel.modules()), state, centers @ weights)
+
+
+@full_precision
+def _neighbors(query: Tensor, centers: Tensor, layer: LocalKernelRidge) -> Tensor:
+    check_num_neighbors(layer.num_neighbors, layer.num_centers)
+    check_alike(query=query, centers=centers)
+    check_finite("query", query)
+    return layer._search(query, layer._embedded(), layer.num_neighbors)
 
 
 @full_precision
@@ -204,6 +217,8 @@ def _solve(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mean or weights, power function and neighbor indices for rows `(Q, D)`."""
     check_num_neighbors(layer.num_neighbors, layer.num_centers)
+    check_alike(query=query, centers=centers)
+    check_finite("query", query)
     embedded = layer._embedded()
     # With every center a neighbor nothing can leave the list, so there is nothing to fade.
     fade = layer.fade and layer.num_neighbors < layer.num_centers

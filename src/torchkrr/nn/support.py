@@ -12,6 +12,8 @@ from .._checks import (
     check_alike,
     check_choice,
     check_finite,
+    check_floating,
+    check_nonempty,
     check_points,
     check_ridge,
     check_same_features,
@@ -19,10 +21,10 @@ from .._checks import (
     check_tensor,
     check_values,
 )
-from .._state import register, resize_buffers
-from ..errors import InputError, InputTypeError
+from .._state import register, resize_buffers, without_graph
+from ..errors import InputError, ShapeError
 from ..functional.local import OnSingular, Trend
-from ..kernels import Kernel, default_kernel
+from ..kernels import Kernel, check_kernel, default_kernel
 from ..neighbors.base import kept_rows
 
 
@@ -58,8 +60,8 @@ class SupportLayer(nn.Module):
         check_ridge(ridge)
         check_choice("trend", trend, (None, "constant"))
         check_choice("on_singular", on_singular, ("warn", "raise"))
-        if kernel is not None and not isinstance(kernel, Kernel):
-            raise InputTypeError(f"kernel must be a torchkrr.kernels.Kernel or None, got {type(kernel).__name__}.")
+        if kernel is not None:
+            check_kernel(kernel)
         register(self, "centers", centers, learn=learn_centers)
         register(self, "values", values, learn=learn_values)
         self.kernel = default_kernel(centers) if kernel is None else kernel
@@ -94,8 +96,9 @@ class SupportLayer(nn.Module):
         check_same_features("values", values, "the values of the layer", self.values)
         check_finite("centers", centers)
         check_finite("values", values)
-        self.centers = torch.cat((self.centers, centers.detach()))
-        self.values = torch.cat((self.values, values.detach()))
+        with torch.inference_mode(False):
+            self.centers = torch.cat((self.centers, centers.detach()))
+            self.values = torch.cat((self.values, values.detach()))
 
     def remove(self, indices: Tensor) -> None:
         """Forget the centers with these row numbers; the rows after a removed one move up.
@@ -108,7 +111,8 @@ class SupportLayer(nn.Module):
         self._drop(kept_rows(indices.to(self.centers.device), self.num_centers))
 
     def _drop(self, keep: Tensor) -> None:
-        self.centers, self.values = self.centers[keep], self.values[keep]
+        with torch.inference_mode(False):
+            self.centers, self.values = self.centers[keep], self.values[keep]
 
     def _refuse_learned(self, verb: str) -> None:
         learned = [name for name in ("centers", "values") if name in self._parameters]
@@ -121,11 +125,19 @@ class SupportLayer(nn.Module):
     def _flat(self, query: Tensor) -> Tensor:
         """Queries `(*, D)` as rows `(Q, D)`."""
         check_tensor("query", query)
-        return query.reshape(-1, query.shape[-1]) if query.ndim else query
+        check_floating("query", query)
+        if query.ndim == 0:
+            raise ShapeError("query must have shape (*, features), got (). Give rows of features, in two dimensions.")
+        check_nonempty("query", query)
+        check_same_features("query", query, "the centers of the layer", self.centers)
+        return query.reshape(-1, query.shape[-1])
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         resize_buffers(self, ("centers", "values"), state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return without_graph(self)
 
     def extra_repr(self) -> str:
         learned = [name for name in ("centers", "values") if name in self._parameters]
@@ -134,7 +146,7 @@ class SupportLayer(nn.Module):
             f"out_features={self.out_features}",
             f"num_centers={self.num_centers}",
             *self._shown(),
-            f"ridge={float(self.ridge):g}",
+            f"ridge={float(torch.as_tensor(self.ridge).detach()):g}",
         ]
         shown += [f"trend={self.trend!r}"] if self.trend else []
         shown += [f"learned={learned}"] if learned else []
