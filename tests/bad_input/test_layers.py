@@ -1,0 +1,91 @@
+"""Bad input to append, remove and checkpoints of layers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.bad_input.tables import INF, NAN, NUM_CENTERS, REMOVED, dense_layer, good, local_layer, refused, with_first
+from torch import Tensor
+
+from torchkrr import neighbors
+from torchkrr.errors import InputError, InputTypeError, ShapeError
+
+MAKE = {"KernelRidge": dense_layer, "LocalKernelRidge": local_layer}
+
+
+NEW = {
+    "centers_list": ("centers", Tensor.tolist, InputTypeError, r"centers must be a torch\.Tensor, got list.*as_tensor"),
+    "centers_integer": ("centers", Tensor.long, InputTypeError, r"centers must have a floating dtype.*centers\.float\(\)"),
+    "centers_one_dimension": ("centers", lambda t: t[0], ShapeError, r"centers must have shape \(rows, features\).*None, :"),
+    "centers_nan": ("centers", with_first(NAN), InputError, r"centers must be finite.*Remove or impute"),
+    "centers_inf": ("centers", with_first(INF), InputError, r"centers must be finite.*Remove or impute"),
+    "centers_empty": ("centers", lambda t: t[:0], ShapeError, r"centers is empty.*Give at least one row"),
+    "centers_features": (
+        "centers",
+        lambda t: torch.cat((t, t), 1),
+        ShapeError,
+        r"centers has 4 features but the centers of the layer has 2\.",
+    ),
+    "centers_rows": ("centers", lambda t: t[:2], ShapeError, r"centers has 2 rows but values has 6\. Each row"),
+    "centers_float64": ("centers", Tensor.double, InputTypeError, r"must share one dtype.*Convert one of them"),
+    "centers_meta": ("centers", lambda t: t.to("meta"), InputError, r"must be on one device.*Move one of them"),
+    "values_integer": ("values", Tensor.long, InputTypeError, r"values must have a floating dtype.*one_hot\(labels\)"),
+    "values_one_dimension": ("values", lambda t: t[:, 0], ShapeError, r"values must have shape.*values\[:, None\]"),
+    "values_nan": ("values", with_first(NAN), InputError, r"values must be finite.*Remove or impute"),
+    "values_outputs": (
+        "values",
+        lambda t: torch.cat((t, t), 1),
+        ShapeError,
+        r"values has 2 \w+ but the values of the layer has 1\.",
+    ),
+    "values_float64": ("values", Tensor.double, InputTypeError, r"must share one dtype.*Convert one of them"),
+    "values_meta": ("values", lambda t: t.to("meta"), InputError, r"must be on one device.*Move one of them"),
+}
+
+
+@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("defect", NEW)
+def test_what_is_appended_is_refused_and_changes_nothing(kind, defect):
+    argument, spoil, error, pattern = NEW[defect]
+    layer, new = MAKE[kind](good()), good()
+    before = layer(new["query"])
+    new[argument] = spoil(new[argument])
+    refused(lambda: layer.append(new["centers"], new["values"]), error, pattern)
+    assert layer.num_centers == NUM_CENTERS
+    assert torch.equal(layer(good()["query"]), before)
+
+
+@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("defect", REMOVED)
+def test_rows_to_remove_are_refused_and_nothing_changes(kind, defect):
+    rows, error, pattern = REMOVED[defect]
+    layer = MAKE[kind](good())
+    before = layer(good()["query"])
+    refused(lambda: layer.remove(rows), error, pattern)
+    assert torch.equal(layer(good()["query"]), before)
+
+
+@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("verb", ["append", "remove"])
+@pytest.mark.parametrize("learned", ["centers", "values", "centers and values"])
+def test_learned_tensors_neither_grow_nor_shrink(kind, verb, learned):
+    layer = MAKE[kind](good(), **{f"learn_{name}": True for name in learned.split(" and ")})
+    arguments = (good()["centers"], good()["values"]) if verb == "append" else (torch.tensor([0]),)
+    refused(
+        lambda: getattr(layer, verb)(*arguments),
+        InputError,
+        rf"Cannot {verb}: {learned} of this layer are learned, and an optimizer may hold them\. Build a new layer",
+    )
+
+
+@pytest.mark.parametrize("index", ["Flat", neighbors.ExactIndex, object()], ids=["string", "class", "object"])
+def test_index_of_a_layer_is_refused(index):
+    pattern = r"index must be a torchkrr\.neighbors index or None, got \w+"
+    refused(lambda: local_layer(good(), index=index), InputTypeError, pattern)
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_checkpoint_whose_centers_and_values_do_not_fit(kind):
+    layer = MAKE[kind](good())
+    layer.load_state_dict({**layer.state_dict(), "centers": torch.rand(4, 2)})
+    refused(lambda: layer(good()["query"]), ShapeError, r"centers has 4 rows but values has 6\. Each row of centers needs")
