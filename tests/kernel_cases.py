@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 import torch
 
 from torchkrr import kernels
@@ -50,8 +49,3 @@ PROFILES = {
 
 def close(actual, expected, **tolerance):
     torch.testing.assert_close(actual, torch.as_tensor(expected, dtype=actual.dtype), **tolerance)
-
-
-@pytest.fixture
-def points():
-    return torch.randn(30, 3, dtype=torch.float64), torch.randn(20, 3, dtype=torch.float64)

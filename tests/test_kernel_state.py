@@ -141,3 +141,13 @@ def embedded(kernel: kernels.Kernel, x: Tensor) -> Tensor:
 def test_an_embedding_under_autocast_keeps_its_precision():
     kernel, x = kernels.Gaussian(input_transform=transforms.Linear(torch.randn(8, 16))), torch.randn(20, 16)
     close(embedded(kernel, x), kernel.embed(x))
+
+
+def test_close_points_of_far_clusters_keep_their_distances():
+    # The mean of both clusters is far from either: shifting by it rounds away what separates the points of the small one.
+    centers = torch.cat((torch.randn(10, 8) * 0.01, 1e4 + torch.randn(10, 8)))
+    values, query = torch.randn(20, 1), centers[:10] + 0.003 * torch.randn(10, 8)
+    kernel = kernels.Exponential()
+    single = F.kernel_ridge(query, centers, values, kernel=kernel)
+    double = F.kernel_ridge(query.double(), centers.double(), values.double(), kernel=kernel)
+    torch.testing.assert_close(single.double(), double, rtol=0, atol=1e-3)

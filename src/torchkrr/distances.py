@@ -59,10 +59,10 @@ class _SquaredDistances(torch.autograd.Function):
         if a.shape[-1] <= FEW_FEATURES:
             return _by_feature(a, b)
         shift = b.mean(dim=-2, keepdim=True)
-        a, b = a - shift, b - shift
-        scale = a.square().sum(-1).unsqueeze(-1) + b.square().sum(-1).unsqueeze(-2)  # (*, A, B)
-        squared = torch.sub(scale, a @ b.mT, alpha=2)
-        _recompute_close_pairs(squared, scale, a, b)
+        near_a, near_b = a - shift, b - shift
+        scale = near_a.square().sum(-1).unsqueeze(-1) + near_b.square().sum(-1).unsqueeze(-2)  # (*, A, B)
+        squared = torch.sub(scale, near_a @ near_b.mT, alpha=2)
+        _recompute_close_pairs(squared, scale, a, b)  # the points as given: the shift has rounded the others
         return squared
 
     @staticmethod

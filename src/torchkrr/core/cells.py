@@ -19,6 +19,9 @@ from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from ..distances import CLOSE, safe_sqrt
 from ..kernels import Kernel
 
+# Estimated rounding of a prediction, relative to the values, from which on a dtype is not trusted. The estimate can be low
+# (the smallest pivot may lie far above the smallest eigenvalue), and solving a float32 cell again costs only time.
+UNRESOLVED = {torch.float32: 1e-4, torch.float64: 1e-3}
 # A query is outside when the mean of the offsets has more than this share of their mean square.
 OUTSIDE = 2 / 3
 
@@ -56,6 +59,7 @@ class LocalSystem(NamedTuple):
     gram: Tensor | None  # (q, M, M): K, kept with fade only, where A is not K plus a diagonal
     taper: Tensor | None  # (q, M): the diagonal of S
     outer: Tensor | None  # (q, M): what turns u into the weights on the values, and 1 into the trend
+    taper_resolved: Tensor | None  # (q,) bool
 
 
 def gather(query: Tensor, centers: Tensor, indices: Tensor, *, fade: bool) -> Neighborhoods:
@@ -111,12 +115,24 @@ def assemble(neighborhoods: Neighborhoods, ridge: Tensor, options: CellOptions) 
     taper = neighborhoods.taper
     if taper is None:
         matrix = torch.diagonal_scatter(gram, gram.diagonal(dim1=-2, dim2=-1) + ridge, dim1=-2, dim2=-1)
-        return LocalSystem(matrix, cross, cross, None, None, None)
+        return LocalSystem(matrix, cross, cross, None, None, None, None)
     tapered = taper.unsqueeze(-1) * gram * taper.unsqueeze(-2)
     # With phi(0) = 1 the diagonal of S(K + Lambda)S + I - S^2 is 1 + s^2 lambda.
     diagonal = (1 + taper.square() * ridge).expand_as(taper)
     matrix = torch.diagonal_scatter(tapered, diagonal, dim1=-2, dim2=-1)
-    return LocalSystem(matrix, taper * cross, cross, gram, taper, outer_taper(taper, options))
+    resolved = taper_is_resolved(neighborhoods.cross_squared.detach().sqrt())
+    return LocalSystem(matrix, taper * cross, cross, gram, taper, outer_taper(taper, options), resolved)
+
+
+def taper_is_resolved(distance: Tensor) -> Tensor:
+    """Whether `smooth_taper` of `(q, M + 1)` distances is: a ring as thin as their rounding is not. `(q,)` bool.
+
+    In float64 always: no larger ridge could widen a ring.
+    """
+    if distance.dtype == torch.float64:
+        return torch.ones_like(distance[:, 0], dtype=torch.bool)
+    radius, inner = distance[:, -1], distance[:, _inner_rank(distance)]
+    return torch.finfo(distance.dtype).eps * radius <= UNRESOLVED[distance.dtype] * (radius - inner)
 
 
 def outer_taper(taper: Tensor | None, options: CellOptions) -> Tensor | None:
@@ -127,14 +143,17 @@ def outer_taper(taper: Tensor | None, options: CellOptions) -> Tensor | None:
     return torch.where((taper == 0).all(-1, keepdim=True), 1.0, taper)
 
 
+def _inner_rank(distance: Tensor) -> int:
+    return math.ceil(3 * (distance.shape[-1] - 1) / 4) - 1
+
+
 def smooth_taper(distance: Tensor) -> Tensor:
     r"""$s_j = h((d_j - r)/(R - r))$ for `(q, M + 1)` distances, nearest first; `(q, M)`.
 
     $R$ is the last distance and $r = d_{\lceil 3M/4\rceil}$; $h$ falls from 1 at 0 to 0 at 1 with two continuous
     derivatives. If $R = r$ it is the indicator of $d_j < R$.
     """
-    count = distance.shape[-1] - 1
-    rank = math.ceil(3 * count / 4) - 1
+    rank = _inner_rank(distance)
     radius, inner = distance[:, -1:], distance[:, rank : rank + 1]
     width = radius - inner
     open_ring = width > 0

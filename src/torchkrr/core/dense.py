@@ -15,7 +15,8 @@ from torch import Tensor
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from ..distances import squared_distances
 from ..kernels import Kernel
-from .factor import UNRESOLVED, Factor, cholesky, is_resolved, whiten
+from .cells import UNRESOLVED
+from .factor import Factor, cholesky, is_resolved, whiten
 
 
 class DenseProblem(NamedTuple):
@@ -200,7 +201,7 @@ def norm_squared(problem: DenseProblem) -> DenseResult:
     # Rounding turns alpha by about epsilon |alpha| / p_min, and where p_min is the ridge this moves the result by
     # epsilon |alpha|^2: repeated centers with different values have large, opposite coefficients.
     rounding = torch.finfo(squared.dtype).eps * coefficients.detach().square().sum(-2)
-    resolved = system.factor.sound.unsqueeze(-1) & (rounding <= UNRESOLVED * squared.detach())
+    resolved = system.factor.sound.unsqueeze(-1) & (rounding <= UNRESOLVED[squared.dtype] * squared.detach())
     return DenseResult(squared, resolved)
 
 
@@ -208,7 +209,7 @@ def _surely_resolved(factor: Factor) -> bool:
     # Weights are U^-1 l with |l| <= 1, so their norm is at most about the inverse of the smallest pivot: where even that
     # is harmless, the weights of each query need not be computed to apply the rule.
     epsilon = torch.finfo(factor.upper.dtype).eps
-    return bool((factor.sound & (epsilon <= UNRESOLVED * factor.smallest_pivot.pow(1.5))).all())
+    return bool((factor.sound & (epsilon <= UNRESOLVED[factor.upper.dtype] * factor.smallest_pivot.pow(1.5))).all())
 
 
 def _query_chunks(problem: DenseProblem) -> list[slice]:

@@ -2,7 +2,7 @@ r"""Cholesky factors, and whether they can be trusted.
 
 A cell is *unresolved* in its dtype when its factorisation fails or when
 
-$$ \varepsilon\,\|w\|_2 / p_{\min} > 10^{-3}, $$
+$$ \varepsilon\,\|w\|_2 / p_{\min} > 10^{-3} \quad (10^{-4}\text{ in float32}), $$
 
 with $w$ the weights and $p_{\min}$ the smallest squared pivot: an estimate of the rounding error of the prediction relative
 to the values.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-UNRESOLVED = 1e-3
+from .cells import UNRESOLVED
 
 
 class Factor(NamedTuple):
@@ -47,5 +47,5 @@ def unwhiten(factor: Factor, rhs: Tensor) -> Tensor:
 def is_resolved(factor: Factor, weight_norm: Tensor) -> Tensor:
     """The rule of this file; `weight_norm` broadcasts against the batch of factors. NaN counts as unresolved."""
     epsilon = torch.finfo(factor.upper.dtype).eps
-    trusted = epsilon * weight_norm.detach() <= UNRESOLVED * factor.smallest_pivot
+    trusted = epsilon * weight_norm.detach() <= UNRESOLVED[factor.upper.dtype] * factor.smallest_pivot
     return factor.sound & trusted

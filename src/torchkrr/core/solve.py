@@ -74,7 +74,10 @@ def solve(
         # Faded weights do not minimise the quadratic form, so it is evaluated as it stands.
         image = (system.gram @ weights.unsqueeze(-1)).squeeze(-1) + ridge * weights
         power_squared = 1 + (weights * (image - 2 * system.cross)).sum(-1)
-    return Solution(inner, weights, power_squared, is_resolved(factor, norm), factor, system, trend)
+    trusted = is_resolved(factor, norm)
+    if system.taper_resolved is not None:
+        trusted = trusted & system.taper_resolved
+    return Solution(inner, weights, power_squared, trusted, factor, system, trend)
 
 
 def predict(weights: Tensor, local_values: Tensor) -> Tensor:

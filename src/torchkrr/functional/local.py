@@ -80,8 +80,8 @@ def local_kernel_ridge(
         ridge: non-negative number or 0-d tensor added to the diagonal, or one per center, shape `(N,)`.
         trend: `"constant"` makes the weights sum to one, so that constants are reproduced (ordinary kriging).
         fade: let the influence of a neighbor fall to zero before it leaves the list. The last column of
-            `neighbor_indices` then only sets the radius: pass M + 1 columns to use M neighbors. The fading ring needs
-            M of at least 4.
+            `neighbor_indices` then only sets the radius: pass M + 1 columns to use M neighbors. The fading ring, the
+            outer quarter of them, needs M of at least 4, and distances that are not all equal.
         on_singular: cells that stay singular in float64 are solved with a larger ridge and a `RidgeRaisedWarning`, or
             raise `SolveError`.
 
