@@ -20,7 +20,7 @@ NAN, INF = float("nan"), float("inf")
 NUM_QUERIES, NUM_CENTERS, NUM_FEATURES, NUM_NEIGHBORS = 3, 6, 2, 4
 
 
-def refused(call: Callable[[], object], error: type[errors.KernelRidgeError], pattern: str) -> None:
+def check_refused(call: Callable[[], object], error: type[errors.KernelRidgeError], pattern: str) -> None:
     wrong = None
     try:
         with pytest.raises(errors.KernelRidgeError, match=pattern) as caught:

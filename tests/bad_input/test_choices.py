@@ -19,11 +19,11 @@ from tests.bad_input.tables import (
     NUM_NEIGHBORS,
     NUM_QUERIES,
     SOLVING,
+    check_refused,
     exponential,
     faiss_index,
     good,
     local_layer,
-    refused,
     search,
     with_first,
 )
@@ -109,20 +109,20 @@ def choice_cases() -> Iterator[Any]:
 @pytest.mark.parametrize(("name", "choice"), list(choice_cases()))
 def test_choice_is_refused(name, choice):
     choices, error, pattern = CHOICES[choice]
-    refused(lambda: SOLVING[name].run(good(), **choices), error, pattern)
+    check_refused(lambda: SOLVING[name].run(good(), **choices), error, pattern)
 
 
 @pytest.mark.parametrize("name", [*DENSE, *LOCAL])
 @pytest.mark.parametrize("number", [-1.0, NAN, INF])
 def test_one_bad_ridge_among_those_of_the_centers(name, number, request):
     ridge = with_first(number)(torch.ones(NUM_CENTERS))
-    refused(lambda: SOLVING[name].run(good(), ridge=ridge), InputError, RIDGE_RANGE.format(re.escape(str(number))))
+    check_refused(lambda: SOLVING[name].run(good(), ridge=ridge), InputError, RIDGE_RANGE.format(re.escape(str(number))))
 
 
 @pytest.mark.parametrize("name", ["LocalKernelRidge.forward", "KernelRidge.forward"])
 def test_layers_take_no_ridge_per_center(name):
     # Centers come and go by append and remove, so that one ridge each would have to follow them.
-    refused(
+    check_refused(
         lambda: LAYERS[name].run(good(), ridge=torch.ones(NUM_CENTERS)),
         ShapeError,
         r"ridge must be a number or a 0-d tensor, got shape \(6,\)",
@@ -130,7 +130,7 @@ def test_layers_take_no_ridge_per_center(name):
 
 
 def test_leave_one_out_with_a_trend_needs_two_centers():
-    refused(
+    check_refused(
         lambda: F.leave_one_out(torch.rand(1, 2), torch.rand(1, 1), kernel=exponential(), trend="constant"),
         InputError,
         r"needs at least two centers, got 1\. Use trend=None",
@@ -153,14 +153,14 @@ TAKES_NUM_NEIGHBORS = {
 @pytest.mark.parametrize("name", TAKES_NUM_NEIGHBORS)
 @pytest.mark.parametrize("count", [0, -1, NUM_CENTERS + 1])
 def test_num_neighbors_out_of_range(name, count):
-    refused(lambda: TAKES_NUM_NEIGHBORS[name](count), InputError, NUM_NEIGHBORS_RANGE.format("", NUM_CENTERS, count))
+    check_refused(lambda: TAKES_NUM_NEIGHBORS[name](count), InputError, NUM_NEIGHBORS_RANGE.format("", NUM_CENTERS, count))
 
 
 @pytest.mark.parametrize("name", TAKES_NUM_NEIGHBORS)
 @pytest.mark.parametrize("count", [2.0, True, None, "3", torch.tensor(3)], ids=repr)
 def test_num_neighbors_of_another_type(name, count):
     pattern = rf"num_neighbors must be an int, got {re.escape(repr(count))}"
-    refused(lambda: TAKES_NUM_NEIGHBORS[name](count), InputTypeError, pattern)
+    check_refused(lambda: TAKES_NUM_NEIGHBORS[name](count), InputTypeError, pattern)
 
 
 def test_num_neighbors_from_numpy():
@@ -169,7 +169,7 @@ def test_num_neighbors_from_numpy():
 
 def test_num_neighbors_with_one_center_excluded():
     centers = good()["centers"]
-    refused(
+    check_refused(
         lambda: neighbors.nearest(centers, centers, NUM_CENTERS, exclude_self=True),
         InputError,
         NUM_NEIGHBORS_RANGE.format(" that are not excluded", NUM_CENTERS - 1, NUM_CENTERS),
@@ -180,4 +180,4 @@ def test_too_few_centers_are_left_for_num_neighbors():
     layer = local_layer(good())
     layer.remove(torch.arange(NUM_NEIGHBORS))
     for use in (layer, layer.power_function, layer.explain, layer.neighbors):
-        refused(lambda use=use: use(good()["query"]), InputError, NUM_NEIGHBORS_RANGE.format("", 2, NUM_NEIGHBORS))
+        check_refused(lambda use=use: use(good()["query"]), InputError, NUM_NEIGHBORS_RANGE.format("", 2, NUM_NEIGHBORS))

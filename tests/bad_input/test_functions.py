@@ -19,8 +19,8 @@ from tests.bad_input.tables import (
     SOLVING,
     VALUES,
     Call,
+    check_refused,
     good,
-    refused,
     search,
     with_first,
 )
@@ -61,13 +61,13 @@ def test_tensor_is_refused(name, argument, defect):
     spoil, error, pattern = (VALUES if argument == "values" else POINTS)[defect]
     arguments = good()
     arguments[argument] = spoil(arguments[argument])
-    refused(lambda: CALLS[name].run(arguments), error, pattern.replace("{name}", argument))
+    check_refused(lambda: CALLS[name].run(arguments), error, pattern.replace("{name}", argument))
 
 
 @pytest.mark.parametrize("name", ["kernel_ridge", "cardinal_weights", "power_function"])
 def test_leading_dimensions_that_do_not_broadcast(name):
     arguments = good(query=torch.rand(2, 3, 2), centers=torch.rand(3, 6, 2))
-    refused(
+    check_refused(
         lambda: DENSE[name].run(arguments),
         ShapeError,
         r"leading dimensions must broadcast, but query has \(2,\), centers has \(3,\).*Expand or unsqueeze",
@@ -81,7 +81,7 @@ def test_a_bad_entry_is_found_at_its_own_place(name, argument):
     arguments[argument] = arguments[argument].clone()
     arguments[argument][2, 1] = NAN
     total = arguments[argument].numel()
-    refused(lambda: LOCAL[name].run(arguments), InputError, rf"1 of {total} entries .*the first at \(2, 1\)")
+    check_refused(lambda: LOCAL[name].run(arguments), InputError, rf"1 of {total} entries .*the first at \(2, 1\)")
 
 
 @pytest.mark.parametrize("name", ["LocalKernelRidge.forward", "nearest", "local_kernel_ridge"])
@@ -90,14 +90,16 @@ def test_infinity_is_refused_even_where_the_transform_would_clip_it(name, argume
     kernel = kernels.default_kernel(good()["centers"])
     arguments = good()
     arguments[argument] = with_first(INF)(arguments[argument])
-    refused(lambda: CALLS[name].run(arguments, kernel=kernel), InputError, rf"{argument} must be finite.*Remove or impute")
+    check_refused(
+        lambda: CALLS[name].run(arguments, kernel=kernel), InputError, rf"{argument} must be finite.*Remove or impute"
+    )
 
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("spoil", [lambda q: q[0, 0], lambda q: torch.cat((q, q), 1)], ids=["no_dimension", "features"])
 def test_shape_errors_name_the_query_under_the_default_kernel(name, spoil, request):
     arguments = good(query=spoil(good()["query"]))
-    refused(lambda: LAYERS[name].run(arguments, kernel=None), ShapeError, r"^query ")
+    check_refused(lambda: LAYERS[name].run(arguments, kernel=None), ShapeError, r"^query ")
 
 
 SHAPE_OF_INDICES = r"neighbor_indices must have shape \(Q, M\) with one row for each of the 3 queries, got "
@@ -137,7 +139,7 @@ INDICES = {
 def test_neighbor_indices_of_a_norm_are_refused(defect):
     spoil, error, _ = INDICES[defect]
     arguments = good(neighbor_indices=spoil(good()["neighbor_indices"]))
-    refused(lambda: BOUNDS["local_rkhs_norm"].run(arguments), error, "neighbor_indices")
+    check_refused(lambda: BOUNDS["local_rkhs_norm"].run(arguments), error, "neighbor_indices")
 
 
 @pytest.mark.parametrize("name", [*LOCAL, "local_error_bound"])
@@ -145,19 +147,19 @@ def test_neighbor_indices_of_a_norm_are_refused(defect):
 def test_neighbor_indices_are_refused(name, defect):
     spoil, error, pattern = INDICES[defect]
     arguments = good(neighbor_indices=spoil(good()["neighbor_indices"]))
-    refused(lambda: CALLS[name].run(arguments), error, pattern)
+    check_refused(lambda: CALLS[name].run(arguments), error, pattern)
 
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_neighbor_indices_on_another_device(name):
     arguments = good(neighbor_indices=good()["neighbor_indices"].to("meta"))
-    refused(lambda: LOCAL[name].run(arguments), InputError, "neighbor_indices.*device")
+    check_refused(lambda: LOCAL[name].run(arguments), InputError, "neighbor_indices.*device")
 
 
 @pytest.mark.parametrize("name", ["local_kernel_ridge", "local_cardinal_weights", "local_power_function"])
 def test_fade_with_one_column(name):
     arguments = good(neighbor_indices=torch.zeros(3, 1, dtype=torch.int64))
-    refused(
+    check_refused(
         lambda: LOCAL[name].run(arguments, fade=True),
         ShapeError,
         r"needs at least two columns of neighbor_indices, got 1.*Search num_neighbors \+ 1 neighbors",
@@ -165,7 +167,7 @@ def test_fade_with_one_column(name):
 
 
 def test_path_with_fade():
-    refused(
+    check_refused(
         lambda: LOCAL["local_path"].run(good(), fade=True),
         InputError,
         r"local_path cannot fade: the fading radius moves.*Call local_kernel_ridge once for each number of neighbors",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.bad_input.tables import INF, NAN, NUM_CENTERS, REMOVED, dense_layer, good, local_layer, refused, with_first
+from tests.bad_input.tables import INF, NAN, NUM_CENTERS, REMOVED, check_refused, dense_layer, good, local_layer, with_first
 from torch import Tensor
 
 from torchkrr import neighbors
@@ -50,7 +50,7 @@ def test_what_is_appended_is_refused_and_changes_nothing(kind, defect):
     layer, new = MAKE[kind](good()), good()
     before = layer(new["query"])
     new[argument] = spoil(new[argument])
-    refused(lambda: layer.append(new["centers"], new["values"]), error, pattern)
+    check_refused(lambda: layer.append(new["centers"], new["values"]), error, pattern)
     assert layer.num_centers == NUM_CENTERS
     assert torch.equal(layer(good()["query"]), before)
 
@@ -61,7 +61,7 @@ def test_rows_to_remove_are_refused_and_nothing_changes(kind, defect):
     rows, error, pattern = REMOVED[defect]
     layer = MAKE[kind](good())
     before = layer(good()["query"])
-    refused(lambda: layer.remove(rows), error, pattern)
+    check_refused(lambda: layer.remove(rows), error, pattern)
     assert torch.equal(layer(good()["query"]), before)
 
 
@@ -71,7 +71,7 @@ def test_rows_to_remove_are_refused_and_nothing_changes(kind, defect):
 def test_learned_tensors_neither_grow_nor_shrink(kind, verb, learned):
     layer = MAKE[kind](good(), **{f"learn_{name}": True for name in learned.split(" and ")})
     arguments = (good()["centers"], good()["values"]) if verb == "append" else (torch.tensor([0]),)
-    refused(
+    check_refused(
         lambda: getattr(layer, verb)(*arguments),
         InputError,
         rf"Cannot {verb}: {learned} of this layer are learned, and an optimizer may hold them\. Build a new layer",
@@ -81,11 +81,13 @@ def test_learned_tensors_neither_grow_nor_shrink(kind, verb, learned):
 @pytest.mark.parametrize("index", ["Flat", neighbors.ExactIndex, object()], ids=["string", "class", "object"])
 def test_index_of_a_layer_is_refused(index):
     pattern = r"index must be a torchkrr\.neighbors index or None, got \w+"
-    refused(lambda: local_layer(good(), index=index), InputTypeError, pattern)
+    check_refused(lambda: local_layer(good(), index=index), InputTypeError, pattern)
 
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_checkpoint_whose_centers_and_values_do_not_fit(kind):
     layer = MAKE[kind](good())
     layer.load_state_dict({**layer.state_dict(), "centers": torch.rand(4, 2)})
-    refused(lambda: layer(good()["query"]), ShapeError, r"centers has 4 rows but values has 6\. Each row of centers needs")
+    check_refused(
+        lambda: layer(good()["query"]), ShapeError, r"centers has 4 rows but values has 6\. Each row of centers needs"
+    )

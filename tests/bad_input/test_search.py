@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.bad_input.tables import NUM_CENTERS, POINTS, REMOVED, faiss_index, good, refused, search
+from tests.bad_input.tables import NUM_CENTERS, POINTS, REMOVED, check_refused, faiss_index, good, search
 
 from torchkrr import kernels, neighbors, transforms
 from torchkrr.errors import InputError, InputTypeError, NotFittedError, ShapeError
@@ -26,10 +26,10 @@ def test_exclude_is_refused(name, defect):
     exclude, error, pattern = EXCLUDE[defect]
     query, centers = good()["query"], good()["centers"]
     if name == "nearest":
-        refused(lambda: neighbors.nearest(query, centers, 2, exclude=exclude), error, pattern)
+        check_refused(lambda: neighbors.nearest(query, centers, 2, exclude=exclude), error, pattern)
     else:
         index = (neighbors.ExactIndex() if name == "ExactIndex" else faiss_index()).build(centers)
-        refused(lambda: index.search(query, 2, exclude=exclude), error, pattern)
+        check_refused(lambda: index.search(query, 2, exclude=exclude), error, pattern)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_exclude_is_refused(name, defect):
 )
 def test_exclude_self_needs_query_equal_to_centers(spoil):
     centers = good()["centers"]
-    refused(
+    check_refused(
         lambda: neighbors.nearest(spoil(centers), centers, 2, exclude_self=True),
         InputError,
         r"exclude_self=True needs query equal to centers, row by row\. For another query set name .*with exclude=",
@@ -46,7 +46,7 @@ def test_exclude_self_needs_query_equal_to_centers(spoil):
 
 def test_exclude_self_together_with_exclude():
     centers = good()["centers"]
-    refused(
+    check_refused(
         lambda: neighbors.nearest(centers, centers, 2, exclude_self=True, exclude=torch.arange(NUM_CENTERS)),
         InputError,
         r"Give exclude_self or exclude, not both",
@@ -72,7 +72,7 @@ def test_exclude_self_together_with_exclude():
     ],
 )
 def test_kernel_of_a_search_is_refused(kernel, error, pattern):
-    refused(lambda: search(good(), kernel=kernel), error, pattern)
+    check_refused(lambda: search(good(), kernel=kernel), error, pattern)
 
 
 INDEXES = {"ExactIndex": neighbors.ExactIndex, "FaissIndex": faiss_index}
@@ -95,7 +95,7 @@ POINTS_OF_AN_INDEX = {
 @pytest.mark.parametrize("use", USES_OF_AN_INDEX)
 def test_index_that_is_not_built(kind, use):
     index = INDEXES[kind]()
-    refused(lambda: USES_OF_AN_INDEX[use](index), NotFittedError, rf"{kind} is not built\. Call build\(points\) first")
+    check_refused(lambda: USES_OF_AN_INDEX[use](index), NotFittedError, rf"{kind} is not built\. Call build\(points\) first")
 
 
 @pytest.mark.parametrize("kind", INDEXES)
@@ -106,20 +106,20 @@ def test_points_of_an_index_are_refused(kind, argument, defect):
     index, points = INDEXES[kind](), good()["centers"]
     pattern = pattern.replace("{name}", "query" if argument == "search" else "points")
     if argument == "build":
-        refused(lambda: index.build(spoil(points)), error, pattern)
+        check_refused(lambda: index.build(spoil(points)), error, pattern)
         return
     index.build(points)
     use = index.append if argument == "append" else lambda query: index.search(query, 2)
-    refused(lambda: use(spoil(points)), error, pattern)
+    check_refused(lambda: use(spoil(points)), error, pattern)
 
 
 @pytest.mark.parametrize("kind", INDEXES)
 def test_features_and_dtype_of_an_index_are_those_it_was_built_with(kind):
     index = INDEXES[kind]().build(good()["centers"])
     features = r"has 3 features but the index has 2\..*the same feature space"
-    refused(lambda: index.search(torch.rand(3, 3), 2), ShapeError, "query " + features)
-    refused(lambda: index.append(torch.rand(3, 3)), ShapeError, "points " + features)
-    refused(
+    check_refused(lambda: index.search(torch.rand(3, 3), 2), ShapeError, "query " + features)
+    check_refused(lambda: index.append(torch.rand(3, 3)), ShapeError, "points " + features)
+    check_refused(
         lambda: index.search(good()["query"].double(), 2),
         InputTypeError,
         r"query, points must share one dtype, but query is torch\.float64 .*Convert one of them",
@@ -129,7 +129,7 @@ def test_features_and_dtype_of_an_index_are_those_it_was_built_with(kind):
 @pytest.mark.parametrize("kind", INDEXES)
 def test_appending_another_dtype_to_an_index(kind):
     index = INDEXES[kind]().build(good()["centers"])
-    refused(lambda: index.append(good()["query"].double()), InputTypeError, "share one dtype")
+    check_refused(lambda: index.append(good()["query"].double()), InputTypeError, "share one dtype")
 
 
 @pytest.mark.parametrize("kind", INDEXES)
@@ -138,7 +138,7 @@ def test_another_device_than_that_of_the_index(kind, use):
     index = INDEXES[kind]().build(good()["centers"])
     elsewhere = good()["query"].to("meta")
     call = {"append": lambda: index.append(elsewhere), "search": lambda: index.search(elsewhere, 2)}[use]
-    refused(call, InputError, r"must be on one device")
+    check_refused(call, InputError, r"must be on one device")
 
 
 @pytest.mark.parametrize("kind", INDEXES)
@@ -146,7 +146,7 @@ def test_another_device_than_that_of_the_index(kind, use):
 def test_rows_to_remove_from_an_index_are_refused(kind, defect):
     rows, error, pattern = REMOVED[defect]
     index = INDEXES[kind]().build(good()["centers"])
-    refused(lambda: index.remove(rows), error, pattern)
+    check_refused(lambda: index.remove(rows), error, pattern)
     assert len(index.points) == NUM_CENTERS
 
 
@@ -164,7 +164,7 @@ FACTORIES = {
 @pytest.mark.parametrize("case", FACTORIES)
 def test_faiss_factory_is_refused(case):
     factory, choices, error, pattern = FACTORIES[case]
-    refused(lambda: faiss_index(factory, **choices).build(good()["centers"]), error, pattern)
+    check_refused(lambda: faiss_index(factory, **choices).build(good()["centers"]), error, pattern)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +177,13 @@ def test_faiss_factory_is_refused(case):
     ],
 )
 def test_faiss_errors_are_translated(factory, choices):
-    refused(lambda: faiss_index(factory, **choices).build(good()["centers"]).search(good()["query"], 2), InputError, ".")
+    check_refused(
+        lambda: faiss_index(factory, **choices).build(good()["centers"]).search(good()["query"], 2), InputError, "."
+    )
 
 
 def test_faiss_index_whose_build_failed_is_not_built():
     index = faiss_index("IVF7,Flat")
     with pytest.raises(InputError, match="7 lists but there are only 6 points"):
         index.build(good()["centers"])
-    refused(lambda: index.search(good()["query"], 2), NotFittedError, "not built")
+    check_refused(lambda: index.search(good()["query"], 2), NotFittedError, "not built")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.bad_input.tables import BOUNDS, FIT, INF, NAN, NUM_CENTERS, POINTS, VALUES, exponential, good, refused
+from tests.bad_input.tables import BOUNDS, FIT, INF, NAN, NUM_CENTERS, POINTS, VALUES, check_refused, exponential, good
 from torch import Tensor
 
 from torchkrr import errors, kernels, nn
@@ -21,12 +21,12 @@ from torchkrr.errors import InputError, InputTypeError, ShapeError
 def test_norm_is_refused(name, norm):
     # `functional` gave the good norm already; a later keyword stands in its place.
     pattern = rf"norm must be positive and finite, got {re.escape(str(float(norm)))}"
-    refused(lambda: BOUNDS[name].run(good(), norm=norm), InputError, pattern)
+    check_refused(lambda: BOUNDS[name].run(good(), norm=norm), InputError, pattern)
 
 
 @pytest.mark.parametrize("norm", [None, "1"], ids=repr)
 def test_norm_of_another_type(norm):
-    refused(lambda: BOUNDS["error_bound"].run(good(), norm=norm), InputTypeError, "norm must be")
+    check_refused(lambda: BOUNDS["error_bound"].run(good(), norm=norm), InputTypeError, "norm must be")
 
 
 def greedy(points: Any = None, values: Any = None, num_points: Any = 3, **choices: Any) -> dict[str, Callable[[], Tensor]]:
@@ -44,14 +44,14 @@ def greedy(points: Any = None, values: Any = None, num_points: Any = 3, **choice
 @pytest.mark.parametrize("defect", FIT)
 def test_points_to_choose_from_are_refused(name, defect):
     spoil, error, pattern = POINTS[defect]
-    refused(greedy(spoil(good()["centers"]))[name], error, pattern.replace("{name}", "points"))
+    check_refused(greedy(spoil(good()["centers"]))[name], error, pattern.replace("{name}", "points"))
 
 
 @pytest.mark.parametrize("defect", [name for name in VALUES if name not in ("minus_inf", "numpy")])
 def test_values_of_a_greedy_choice_are_refused(defect, request):
     spoil, error, pattern = VALUES[defect]
     pattern = pattern.replace("{name}", "values").replace("centers", "points")
-    refused(greedy(values=spoil(good()["values"]))["residual_greedy"], error, pattern)
+    check_refused(greedy(values=spoil(good()["values"]))["residual_greedy"], error, pattern)
 
 
 @pytest.mark.parametrize("name", greedy())
@@ -59,13 +59,13 @@ def test_values_of_a_greedy_choice_are_refused(defect, request):
 def test_num_points_is_refused(name, count):
     is_int = isinstance(count, int) and not isinstance(count, bool)
     pattern = r"num_points must (lie between 1 and the number of points \(6\)|be an int), got " + re.escape(repr(count))
-    refused(greedy(num_points=count)[name], InputError if is_int else InputTypeError, pattern)
+    check_refused(greedy(num_points=count)[name], InputError if is_int else InputTypeError, pattern)
 
 
 @pytest.mark.parametrize("name", ["farthest_points", "power_greedy"])
 @pytest.mark.parametrize("start", [-1, NUM_CENTERS, 1.5, None], ids=repr)
 def test_start_is_refused(name, start, request):
-    refused(
+    check_refused(
         greedy(start=start)[name], InputError if isinstance(start, int) else InputTypeError, rf"start must .*, got {start}"
     )
 
@@ -73,7 +73,7 @@ def test_start_is_refused(name, start, request):
 @pytest.mark.parametrize("kernel", ["rbf", kernels.Gaussian], ids=["string", "class"])
 @pytest.mark.parametrize("name", ["power_greedy", "residual_greedy"])
 def test_kernel_of_a_greedy_choice_is_refused(name, kernel):
-    refused(greedy(kernel=kernel)[name], InputTypeError, "kernel must be")
+    check_refused(greedy(kernel=kernel)[name], InputTypeError, "kernel must be")
 
 
 TRANSPORT: dict[str, Callable[..., Tensor]] = {
@@ -95,44 +95,44 @@ def test_points_to_transport_are_refused(name, argument, defect, request):
     spoil, error, pattern = POINTS[defect]
     points = {"x": torch.rand(6, 2), "y": torch.rand(6, 2)}
     points[argument] = spoil(points[argument])
-    refused(lambda: TRANSPORT[name](**points), error, pattern.replace("{name}", argument))
+    check_refused(lambda: TRANSPORT[name](**points), error, pattern.replace("{name}", argument))
 
 
 @pytest.mark.parametrize("name", TRANSPORT)
 def test_as_many_points_on_either_side(name):
     pattern = r"x has 6 rows but y has 4\. Each row of x needs its row of y"
-    refused(lambda: TRANSPORT[name](torch.rand(6, 2), torch.rand(4, 2)), ShapeError, pattern)
+    check_refused(lambda: TRANSPORT[name](torch.rand(6, 2), torch.rand(4, 2)), ShapeError, pattern)
 
 
 @pytest.mark.parametrize("name", ["assignment", "monge_cost", "MongeLoss"])
 def test_one_space_for_both_sides_of_an_assignment(name):
     pattern = r"x has 2 features but y has 3\..*the same feature space"
-    refused(lambda: TRANSPORT[name](torch.rand(6, 2), torch.rand(6, 3)), ShapeError, pattern)
+    check_refused(lambda: TRANSPORT[name](torch.rand(6, 2), torch.rand(6, 3)), ShapeError, pattern)
 
 
 @pytest.mark.parametrize("name", ["assignment", "monge_cost"])
 def test_cost_of_another_shape(name):
     pattern = r"cost must give one number for each pair, shape \(6, 6\), got \(6,\)"
     x = torch.rand(6, 2)
-    refused(lambda: TRANSPORT[name](x, x, cost=lambda a, b: (a - b).sum(1)), ShapeError, pattern)
+    check_refused(lambda: TRANSPORT[name](x, x, cost=lambda a, b: (a - b).sum(1)), ShapeError, pattern)
 
 
 @pytest.mark.parametrize("cost", [lambda a, b: (a - b).sum(1), lambda a, b: (a - b).sum()], ids=["row", "scalar"])
 def test_cost_inside_a_space_of_another_shape(cost):
     x = torch.rand(6, 2)
-    refused(lambda: F.gromov_monge(x, x[:, :1], cost_x=cost), ShapeError, "cost_x must give one number for each pair")
+    check_refused(lambda: F.gromov_monge(x, x[:, :1], cost_x=cost), ShapeError, "cost_x must give one number for each pair")
 
 
 def test_cost_that_is_not_finite():
     x = torch.rand(6, 2)
-    refused(lambda: F.monge_cost(x, x, cost=lambda a, b: torch.full((6, 6), NAN)), InputError, "cost")
+    check_refused(lambda: F.monge_cost(x, x, cost=lambda a, b: torch.full((6, 6), NAN)), InputError, "cost")
 
 
 @pytest.mark.parametrize("size", [1, 0, -1, 7, 2.0], ids=repr)
 def test_sample_size_is_refused(size):
     pattern = rf"sample_size must (lie between 2 and the number of points \(6\)|be an int), got {size}"
     error = InputError if isinstance(size, int) else InputTypeError
-    refused(lambda: F.gromov_monge(torch.rand(6, 2), torch.rand(6, 1), sample_size=size), error, pattern)
+    check_refused(lambda: F.gromov_monge(torch.rand(6, 2), torch.rand(6, 1), sample_size=size), error, pattern)
 
 
 def test_every_error_has_one_base_and_keeps_the_builtin_one():
