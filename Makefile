@@ -25,6 +25,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.core --out benchmarks/results
 
 $(INSTALLED): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV); this takes a minute or two"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $@

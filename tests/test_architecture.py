@@ -25,7 +25,7 @@ LAYERS = [
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 # Inside a folder, files are ordered too.
 ORDERED_FOLDERS = {
-    "core": ["cells", "factor", "solve", "backward", "local", "dense", "unresolved", "unresolved_dense"],
+    "core": ["factor", "cells", "solve", "backward", "local", "dense", "unresolved", "unresolved_dense"],
     "neighbors": ["base", "exact", "faiss_index"],
     "functional": ["local", "ridge", "bounds", "greedy", "transport"],
     "nn": ["support", "ridge", "local", "transport"],

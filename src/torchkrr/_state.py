@@ -42,7 +42,7 @@ def resize_buffers(module: nn.Module, names: Iterable[str], state: Mapping[str, 
             module._buffers[name] = torch.empty(loaded.shape, dtype=current.dtype, device=current.device)
 
 
-def keep_double(module: nn.Module, fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def keep_double(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """`fn` of `Module._apply`, for a module whose float64 state follows the device but not the dtype of the data.
 
     Statistics rounded to half precision would be useless, and no conversion back could repair them.

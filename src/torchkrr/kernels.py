@@ -168,7 +168,7 @@ class Kernel(nn.Module):
         return without_graph(self)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Kernel:
-        return super()._apply(keep_double(self, fn), recurse)  # type: ignore[no-any-return]
+        return super()._apply(keep_double(fn), recurse)  # type: ignore[no-any-return]
 
 
 class _SmoothKernel(Kernel):

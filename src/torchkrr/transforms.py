@@ -89,7 +89,7 @@ class Transform(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Transform:
-        return super()._apply(keep_double(self, fn), recurse)  # type: ignore[no-any-return]
+        return super()._apply(keep_double(fn), recurse)  # type: ignore[no-any-return]
 
 
 class Standardize(Transform):

@@ -1,6 +1,6 @@
 """The hot path: local and dense solves on embedded points, for every kernel.
 
-Reading order: `cells` (gather, distances, Gram), `factor` (Cholesky and when it can be trusted), `solve` (weights, mean,
+Reading order: `factor` (Cholesky and when it can be trusted), `cells` (gather, distances, Gram), `solve` (weights, mean,
 power function, path), `backward` (their gradient by hand), `local` (chunks and autograd), `dense` (one Gram matrix for
 many queries), `unresolved` (what happens to cells that are singular in their dtype).
 """

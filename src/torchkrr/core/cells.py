@@ -18,10 +18,8 @@ from torch import Tensor
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from ..distances import CLOSE, safe_sqrt
 from ..kernels import Kernel
+from .factor import UNRESOLVED
 
-# Estimated rounding of a prediction, relative to the values, from which on a dtype is not trusted. The estimate can be low
-# (the smallest pivot may lie far above the smallest eigenvalue), and solving a float32 cell again costs only time.
-UNRESOLVED = {torch.float32: 1e-4, torch.float64: 1e-3}
 # A query is outside when the mean of the offsets has more than this share of their mean square.
 OUTSIDE = 2 / 3
 

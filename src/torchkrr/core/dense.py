@@ -15,8 +15,7 @@ from torch import Tensor
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from ..distances import squared_distances
 from ..kernels import Kernel
-from .cells import UNRESOLVED
-from .factor import Factor, cholesky, is_resolved, whiten
+from .factor import UNRESOLVED, Factor, cholesky, is_resolved, whiten
 
 
 class DenseProblem(NamedTuple):

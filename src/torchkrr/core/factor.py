@@ -15,7 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .cells import UNRESOLVED
+# Estimated rounding of a prediction, relative to the values, from which on a dtype is not trusted. The estimate can be low
+# (the smallest pivot may lie far above the smallest eigenvalue), and solving a float32 cell again costs only time.
+UNRESOLVED = {torch.float32: 1e-4, torch.float64: 1e-3}
 
 
 class Factor(NamedTuple):

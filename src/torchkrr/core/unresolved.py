@@ -35,26 +35,26 @@ def solve_cells(
     fade: bool,
     on_singular: str,
     kind: Kind,
-    embedded_centers: Tensor | None = None,
+    embedded: tuple[Tensor, Tensor] | None = None,
     names: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The two outputs of `kind` (see `local`), every cell solved by the policy of this file.
 
-    `ridge` is a scalar or one per center; `embedded_centers`, if given, are the embedded `centers` in the working dtype;
-    `names` are the numbers of the queries in messages.
+    `ridge` is a scalar or one per center; `embedded`, if given, are query and centers embedded in the working dtype; `names`
+    are the numbers of the queries in messages.
     """
     dtype = working_dtype(query.dtype)
-    if embedded_centers is None:
+    if embedded is None:
         given = centers
         centers, values, ridge, indices = _used_rows(centers, values, ridge, indices)
         if not bool(torch.isfinite(centers.detach().sum())):
             check_finite("centers", given)
+        embedded = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
     members = indices[:, :-1] if fade else indices
     options = CellOptions(kernel, trend, fade)
     cell_ridge = ridge if ridge.ndim == 0 else ridge.index_select(0, members.flatten()).view(members.shape)
     first, power_squared, resolved = local_solve(
-        kernel.embed(query.to(dtype)),
-        kernel.embed(centers.to(dtype)) if embedded_centers is None else embedded_centers,
+        *embedded,
         values.to(dtype),
         indices,
         cell_ridge.to(dtype),

@@ -53,8 +53,8 @@ def farthest_points(points: Tensor, num_points: int, *, start: int = 0, distance
     points = _prepared(points, num_points, start)
     if distance is None or isinstance(distance, Kernel):
         embedded = points if distance is None else distance.embed(points)
-        distance = _squared_to(embedded - embedded.mean(0))
-        points = torch.arange(len(points), device=points.device).unsqueeze(1)  # rows stand for themselves
+        points = embedded - embedded.mean(0)
+        distance = _squared_distance_in(points)
     chosen = torch.empty(num_points, dtype=torch.int64, device=points.device)
     nearest: Tensor | None = None
     chosen[0] = start
@@ -180,15 +180,14 @@ class _NewtonBasis:
         return True
 
 
-def _squared_to(centered: Tensor) -> Distance:
-    """Squared distances of all rows to one, by one matrix-vector product."""
-    squares = centered.square().sum(1)
+def _squared_distance_in(points: Tensor) -> Distance:
+    """Squared distances of all `points` to one of them, by one matrix-vector product."""
+    squares = points.square().sum(1)
 
-    def squared(rows: Tensor, at: Tensor) -> Tensor:
-        point = centered[int(at)]
-        return torch.addmv(squares, centered, point, alpha=-2).add_(point.square().sum()).clamp_min_(0)
+    def distance(points: Tensor, point: Tensor) -> Tensor:
+        return torch.addmv(squares, points, point[0], alpha=-2).add_(point.square().sum()).clamp_min_(0)
 
-    return squared
+    return distance
 
 
 def _prepared(points: Tensor, num_points: int, start: int) -> Tensor:

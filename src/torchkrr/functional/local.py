@@ -265,11 +265,11 @@ def solve_local(
     fade: bool,
     on_singular: OnSingular,
     kind: Kind = "mean",
-    embedded_centers: Tensor | None = None,
+    embedded: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The mean, weights or path, and the power function with it: what the functions above and the modules share.
 
-    `embedded_centers` spares a caller that keeps `kernel.embed(centers)` from embedding again.
+    `embedded` spares a caller that has embedded query and centers from doing it again.
     """
     check_points("query", query)
     check_points("centers", centers)
@@ -300,7 +300,7 @@ def solve_local(
         fade=fade,
         on_singular=on_singular,
         kind=kind,
-        embedded_centers=embedded_centers,
+        embedded=embedded,
     )
     _explain_non_finite(first, query, centers, values)
     return first.to(query.dtype), safe_sqrt(power_squared.clamp_min(0)).to(query.dtype)

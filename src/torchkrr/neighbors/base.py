@@ -45,14 +45,10 @@ class NeighborIndex(ABC):
         check_points("points", points)
         check_finite("points", points)
         check_squares("points", points)
-        points = usable(points.detach())
-        self.points = points.to(working_dtype(points.dtype))
-        try:
-            self._build(self.points)
-        except BaseException:
-            self.points = None
-            raise
-        self._version = self.points._version
+        points = usable(points.detach()).to(working_dtype(points.dtype))
+        self.points = None  # an index whose build fails is not built
+        self._build(points)
+        self.points, self._version = points, points._version
         return self
 
     def append(self, points: Tensor) -> None:

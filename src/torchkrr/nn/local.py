@@ -95,7 +95,10 @@ class LocalKernelRidge(SupportLayer):
         return power.reshape(query.shape[:-1])
 
     def explain(self, query: Tensor) -> Explanation:
-        """The centers behind each prediction and their weights, `(*, D)` to `(*, M)` each."""
+        """The centers behind each prediction and their weights, `(*, D)` to `(*, M)` each.
+
+        With `fade` there is one column more, of weight zero: the center that sets the radius.
+        """
         weights, _, indices = self._solve(query, "weights")
         shape = (*query.shape[:-1], indices.shape[1])
         return Explanation(indices.reshape(shape), weights.reshape(shape))
@@ -124,13 +127,8 @@ class LocalKernelRidge(SupportLayer):
     def _solve(self, query: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
         return _solve(self._flat(query), self.centers, self.values, self, kind)
 
-    def _search(self, rows: Tensor, embedded: Tensor, count: int) -> Tensor:
-        with torch.no_grad():
-            embedded_query = self.kernel.embed(rows.detach().to(embedded.dtype))
-            return self.index.search(embedded_query, count).indices
-
-    def _embed(self, centers: Tensor) -> Tensor:
-        return self.kernel.embed(centers.to(working_dtype(centers.dtype)))
+    def _embed(self, points: Tensor) -> Tensor:
+        return self.kernel.embed(points.to(working_dtype(points.dtype)))
 
     def _embedded(self) -> Tensor:
         """Embedded centers, with their graph if something in it is learned; the index is built on them."""
@@ -208,7 +206,8 @@ def _neighbors(query: Tensor, centers: Tensor, layer: LocalKernelRidge) -> Tenso
     check_num_neighbors(layer.num_neighbors, layer.num_centers)
     check_alike(query=query, centers=centers)
     check_finite("query", query)
-    return layer._search(query, layer._embedded(), layer.num_neighbors)
+    layer._embedded()  # builds the index, where it has to be
+    return layer.index.search(layer._embed(query), layer.num_neighbors).indices
 
 
 @full_precision
@@ -219,10 +218,10 @@ def _solve(
     check_num_neighbors(layer.num_neighbors, layer.num_centers)
     check_alike(query=query, centers=centers)
     check_finite("query", query)
-    embedded = layer._embedded()
+    embedded = layer._embed(query), layer._embedded()
     # With every center a neighbor nothing can leave the list, so there is nothing to fade.
     fade = layer.fade and layer.num_neighbors < layer.num_centers
-    indices = layer._search(query, embedded, layer.num_neighbors + fade)
+    indices = layer.index.search(embedded[0], layer.num_neighbors + fade).indices
     first, power = solve_local(
         query,
         centers,
@@ -234,6 +233,6 @@ def _solve(
         fade=fade,
         on_singular=layer.on_singular,
         kind=kind,
-        embedded_centers=embedded,
+        embedded=embedded,
     )
     return first, power, indices
