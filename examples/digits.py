@@ -38,6 +38,10 @@ BUDGETS = (100, 300, 1000)
 SEEDS = 5
 NUM_NEIGHBORS = 50
 COLORS = {"local kernel ridge": "#0b6e99", "5 nearest neighbors": "#d9730d", "logistic regression": "#6b6b6b"}
+CAPTION = (
+    f"Accuracy on 600 test images, mean of {SEEDS} splits, and the seconds to fit and predict. On the right of the figure "
+    "each framed test image is followed by the training images that weigh most in its prediction: their label and weight."
+)
 Head = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -165,7 +169,7 @@ def page(rows: list[list[str]], picture: bytes) -> str:
     source = base64.b64encode(picture).decode()
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Digits without training</title><style>{style}</style>'
-        f"<h1>Digits without training</h1><table>{body}</table>"
+        f"<h1>Digits without training</h1><p>{CAPTION}</p><table>{body}</table>"
         f'<p><img alt="Accuracy against labels, and explanations" src="data:image/png;base64,{source}"></p></html>'
     )
 
