@@ -85,7 +85,7 @@ def gradients(
     options: CellOptions,
     learned: list[Tensor],
 ) -> CellGradients:
-    hood = gather(query, centers, indices, fade=options.fade)
+    hood = gather(query, centers, indices, options)
     outer = outer_taper(hood.taper, options)
     weights = saved.inner if outer is None else outer * saved.inner  # (q, M)
     gamma = arriving.power_squared.unsqueeze(-1)  # (q, 1)
@@ -110,9 +110,12 @@ def gradients(
         grad_taper = _taper_gradient(hood, ridge, saved, on_values, columns, gamma, weights, inner_beta, distance, options)
         pull = pad(pull, (0, 0, 0, 1)) + _through_taper(hood, grad_taper)
         grad_members = pad(grad_members, (0, 0, 0, 1))
+    grad_offsets, grad_query = grad_members + pull, -pull.sum(1)
+    if hood.scale is not None:
+        grad_offsets, grad_query = _through_scale(hood, hood.scale, grad_offsets, grad_query)
     return CellGradients(
-        query=-pull.sum(1),
-        members=grad_members + pull,
+        query=grad_query,
+        members=grad_offsets,
         values=weights.unsqueeze(-1) * arriving.mean.unsqueeze(-2),
         ridge=-weights * beta_tilde,
         profile=profile_gradient(options.kernel, learned, [distance, member_distance], [grad_gram, grad_cross]),
@@ -146,6 +149,16 @@ def _taper_gradient(
     # t = S1 enters through A u = p + mu t and t u = 1: its gradient is mu beta minus a multiple of u.
     multiple = (saved.multiples * columns).sum(-1, keepdim=True) + 2 * gamma * saved.gap.unsqueeze(-1)
     return result + saved.gap.unsqueeze(-1) * inner_beta - multiple * saved.inner
+
+
+def _through_scale(hood: Neighborhoods, scale: Tensor, grad_offsets: Tensor, grad_query: Tensor) -> tuple[Tensor, Tensor]:
+    r"""For $o_j = p_j/r$, $r^2 = \tfrac1M\sum_j|p_j|^2$: $\bar p_j = (\bar o_j - (\sum_i\bar o_i\cdot o_i)\,o_j/M)/r$."""
+    members = hood.members
+    along = (grad_offsets * hood.offsets).sum((1, 2))  # (q,)
+    shrink = (along / members.shape[1])[:, None, None] * members
+    if hood.taper is not None:
+        shrink = pad(shrink, (0, 0, 0, 1))  # the row that sets the fading radius is no member
+    return (grad_offsets - shrink) / scale[:, None, None], (grad_query + shrink.sum(1)) / scale[:, None]
 
 
 def _through_taper(hood: Neighborhoods, grad_taper: Tensor) -> Tensor:

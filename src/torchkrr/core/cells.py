@@ -30,6 +30,7 @@ class CellOptions(NamedTuple):
     kernel: Kernel
     trend: bool = False
     fade: bool = False
+    normalize: bool = False
 
 
 class Neighborhoods(NamedTuple):
@@ -38,6 +39,7 @@ class Neighborhoods(NamedTuple):
     offsets: Tensor  # (q, M, E), or (q, M + 1, E) with fade: the last row only sets the radius
     cross_squared: Tensor  # (q, M) or (q, M + 1): squared distances to the query, by difference
     taper: Tensor | None  # (q, M), with fade only
+    scale: Tensor | None = None  # (q,), with normalize only: offsets and distances were divided by it
 
     @property
     def members(self) -> Tensor:
@@ -60,10 +62,19 @@ class LocalSystem(NamedTuple):
     taper_resolved: Tensor | None  # (q,) bool
 
 
-def gather(query: Tensor, centers: Tensor, indices: Tensor, *, fade: bool) -> Neighborhoods:
+def gather(query: Tensor, centers: Tensor, indices: Tensor, options: CellOptions) -> Neighborhoods:
     offsets = centers[indices] - query.unsqueeze(1)  # (q, M, E)
     cross_squared = offsets.square().sum(-1)  # (q, M)
-    return Neighborhoods(offsets, cross_squared, smooth_taper(safe_sqrt(cross_squared)) if fade else None)
+    scale = None
+    if options.normalize:
+        members = cross_squared[:, :-1] if options.fade else cross_squared
+        mean_square = members.mean(-1)
+        # A query on top of all its neighbors has nothing to normalize.
+        scale = safe_sqrt(torch.where(mean_square > 0, mean_square, 1.0))  # (q,)
+        offsets = offsets / scale[:, None, None]
+        cross_squared = offsets.square().sum(-1)
+    taper = smooth_taper(safe_sqrt(cross_squared)) if options.fade else None
+    return Neighborhoods(offsets, cross_squared, taper, scale)
 
 
 def recentered(neighborhoods: Neighborhoods) -> tuple[Tensor, Tensor]:

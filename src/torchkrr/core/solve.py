@@ -49,7 +49,7 @@ def solve(
     resolved: Tensor | None = None,
 ) -> Solution:
     """Solve the cells of `query`; cells outside the mask `resolved` are replaced by harmless ones."""
-    system = assemble(gather(query, centers, indices, fade=options.fade), ridge, options)
+    system = assemble(gather(query, centers, indices, options), ridge, options)
     matrix = system.matrix
     if resolved is not None and not bool(resolved.all()):
         identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)

@@ -33,6 +33,7 @@ def solve_cells(
     ridge: Tensor,
     trend: bool,
     fade: bool,
+    normalize: bool,
     on_singular: str,
     kind: Kind,
     embedded: tuple[Tensor, Tensor] | None = None,
@@ -51,7 +52,7 @@ def solve_cells(
             check_finite("centers", given)
         embedded = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
     members = indices[:, :-1] if fade else indices
-    options = CellOptions(kernel, trend, fade)
+    options = CellOptions(kernel, trend, fade, normalize)
     cell_ridge = ridge if ridge.ndim == 0 else ridge.index_select(0, members.flatten()).view(members.shape)
     first, power_squared, resolved = local_solve(
         *embedded,
@@ -72,6 +73,7 @@ def solve_cells(
             ridge=ridge,
             trend=trend,
             fade=fade,
+            normalize=normalize,
             on_singular=on_singular,
             kind=kind,
             names=rows,

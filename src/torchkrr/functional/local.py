@@ -30,6 +30,7 @@ from ..errors import InputError, ShapeError
 from ..kernels import Kernel, check_kernel
 
 Trend = Literal["constant"] | None
+Normalize = Literal["cell"] | None
 OnSingular = Literal["warn", "raise"]
 
 
@@ -50,6 +51,7 @@ def local_kernel_ridge(
     ridge: float | Tensor = 1e-9,
     trend: Trend = None,
     fade: bool = False,
+    normalize: Normalize = None,
     on_singular: OnSingular = "warn",
 ) -> Tensor:
     r"""Kernel ridge regression on the neighbors of each query.
@@ -82,6 +84,8 @@ def local_kernel_ridge(
         fade: let the influence of a neighbor fall to zero before it leaves the list. The last column of
             `neighbor_indices` then only sets the radius: pass M + 1 columns to use M neighbors. The fading ring, the
             outer quarter of them, needs M of at least 4, and distances that are not all equal.
+        normalize: `"cell"` divides all distances of a neighborhood by the root mean square distance of its members to the
+            query, so that the kernel is as wide as the centers are apart there. A common lengthscale cancels.
         on_singular: cells that stay singular in float64 are solved with a larger ridge and a `RidgeRaisedWarning`, or
             raise `SolveError`.
 
@@ -97,7 +101,16 @@ def local_kernel_ridge(
     """
     check_values(values)
     mean, _ = solve_local(
-        query, centers, values, neighbor_indices, kernel=kernel, ridge=ridge, trend=trend, fade=fade, on_singular=on_singular
+        query,
+        centers,
+        values,
+        neighbor_indices,
+        kernel=kernel,
+        ridge=ridge,
+        trend=trend,
+        fade=fade,
+        normalize=normalize,
+        on_singular=on_singular,
     )
     return mean
 
@@ -111,6 +124,7 @@ def local_cardinal_weights(
     ridge: float | Tensor = 1e-9,
     trend: Trend = None,
     fade: bool = False,
+    normalize: Normalize = None,
     on_singular: OnSingular = "warn",
 ) -> Tensor:
     r"""The weight of each neighbor's value in the prediction, $\psi = k(z, x^\sigma)(k(x^\sigma, x^\sigma)+\lambda I)^{-1}$.
@@ -144,6 +158,7 @@ def local_cardinal_weights(
         ridge=ridge,
         trend=trend,
         fade=fade,
+        normalize=normalize,
         on_singular=on_singular,
         kind="weights",
     )
@@ -159,6 +174,7 @@ def local_power_function(
     ridge: float | Tensor = 1e-9,
     trend: Trend = None,
     fade: bool = False,
+    normalize: Normalize = None,
     on_singular: OnSingular = "warn",
 ) -> Tensor:
     r"""The local error indicator $\epsilon_k^\sigma$, how far a query is from being determined by its neighbors.
@@ -187,7 +203,16 @@ def local_power_function(
         tensor([0., 1.])
     """
     _, power = solve_local(
-        query, centers, None, neighbor_indices, kernel=kernel, ridge=ridge, trend=trend, fade=fade, on_singular=on_singular
+        query,
+        centers,
+        None,
+        neighbor_indices,
+        kernel=kernel,
+        ridge=ridge,
+        trend=trend,
+        fade=fade,
+        normalize=normalize,
+        on_singular=on_singular,
     )
     return power
 
@@ -202,6 +227,7 @@ def local_path(
     ridge: float | Tensor = 1e-9,
     trend: Trend = None,
     fade: bool = False,
+    normalize: Normalize = None,
     on_singular: OnSingular = "warn",
 ) -> Path:
     r"""Predictions and power functions with the first $m$ neighbors, for every $m \le M$, from one factorisation.
@@ -219,7 +245,7 @@ def local_path(
             powers.append(functional.local_power_function(query, centers, first, kernel=kernel, ridge=ridge))
         result = torch.stack(means, 1), torch.stack(powers, 1)
 
-    Arguments as in `local_kernel_ridge`, except that `fade` must be off: its radius moves with $m$.
+    Arguments as in `local_kernel_ridge`, except that `fade` and `normalize` must be off: their radius moves with $m$.
 
     Shape:
         - query: `(Q, D)`; centers: `(N, D)`; values: `(N, C)`; neighbor_indices: `(Q, M)`, nearest first
@@ -236,6 +262,11 @@ def local_path(
             "local_path cannot fade: the fading radius moves with the number of neighbors. "
             "Call local_kernel_ridge once for each number of neighbors instead."
         )
+    if normalize is not None:
+        raise InputError(
+            "local_path cannot normalize: the size of the neighborhood moves with the number of neighbors. "
+            "Call local_kernel_ridge once for each number of neighbors instead."
+        )
     check_values(values)
     means, powers = solve_local(
         query,
@@ -245,7 +276,6 @@ def local_path(
         kernel=kernel,
         ridge=ridge,
         trend=trend,
-        fade=False,
         on_singular=on_singular,
         kind="path",
     )
@@ -262,7 +292,8 @@ def solve_local(
     kernel: Kernel,
     ridge: float | Tensor,
     trend: Trend,
-    fade: bool,
+    fade: bool = False,
+    normalize: Normalize = None,
     on_singular: OnSingular,
     kind: Kind = "mean",
     embedded: tuple[Tensor, Tensor] | None = None,
@@ -283,6 +314,7 @@ def solve_local(
     check_kernel(kernel)
     check_ridge(ridge, len(centers))
     check_choice("trend", trend, (None, "constant"))
+    check_choice("normalize", normalize, (None, "cell"))
     check_choice("on_singular", on_singular, ("warn", "raise"))
     if fade and neighbor_indices.shape[1] < 2:
         raise ShapeError(
@@ -298,6 +330,7 @@ def solve_local(
         ridge=torch.as_tensor(ridge, dtype=torch.float64, device=query.device),
         trend=trend is not None,
         fade=fade,
+        normalize=normalize is not None,
         on_singular=on_singular,
         kind=kind,
         embedded=embedded,

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_alike, check_finite, check_num_neighbors
+from .._checks import check_alike, check_choice, check_finite, check_num_neighbors
 from .._precision import full_precision, working_dtype
 from ..core.local import Kind
 from ..errors import InputTypeError
-from ..functional.local import OnSingular, Trend, solve_local
+from ..functional.local import Normalize, OnSingular, Trend, solve_local
 from ..kernels import Kernel
 from ..neighbors import ExactIndex, NeighborIndex
 from .support import SupportLayer
@@ -38,6 +38,7 @@ class LocalKernelRidge(SupportLayer):
         ridge: non-negative number, or a 0-d tensor.
         trend: `"constant"` reproduces constants.
         fade: makes the prediction continuous: neighbors lose their influence before they leave the list.
+        normalize: `"cell"` measures distances relative to the size of each neighborhood.
         index: how neighbors are found; `None` is exact search. Built again whenever centers or kernel change.
         on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.local_kernel_ridge`.
         learn_centers, learn_values: make them Parameters.
@@ -62,6 +63,7 @@ class LocalKernelRidge(SupportLayer):
         ridge: float | Tensor = 1e-9,
         trend: Trend = None,
         fade: bool = False,
+        normalize: Normalize = None,
         index: NeighborIndex | None = None,
         on_singular: OnSingular = "warn",
         learn_centers: bool = False,
@@ -81,7 +83,9 @@ class LocalKernelRidge(SupportLayer):
         if index is not None and not isinstance(index, NeighborIndex):
             raise InputTypeError(f"index must be a torchkrr.neighbors index or None, got {type(index).__name__}.")
         self.num_neighbors = num_neighbors
+        check_choice("normalize", normalize, (None, "cell"))
         self.fade = fade
+        self.normalize: Normalize = normalize
         self.index = ExactIndex() if index is None else index
         self._known: _Known | None = None
 
@@ -163,7 +167,8 @@ class LocalKernelRidge(SupportLayer):
         return {**super().__getstate__(), "_known": None}  # the index drops its points by itself
 
     def _shown(self) -> list[str]:
-        return [f"num_neighbors={self.num_neighbors}"] + (["fade=True"] if self.fade else [])
+        shown = [f"num_neighbors={self.num_neighbors}"] + (["fade=True"] if self.fade else [])
+        return shown + ([f"normalize={self.normalize!r}"] if self.normalize else [])
 
 
 class _Known(NamedTuple):
@@ -231,6 +236,7 @@ def _solve(
         ridge=layer.ridge,
         trend=layer.trend,
         fade=fade,
+        normalize=layer.normalize,
         on_singular=layer.on_singular,
         kind=kind,
         embedded=embedded,
