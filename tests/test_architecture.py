@@ -25,10 +25,10 @@ LAYERS = [
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 # Inside a folder, files are ordered too.
 ORDERED_FOLDERS = {
-    "core": ["factor", "cells", "solve", "backward", "local", "dense", "unresolved", "unresolved_dense"],
+    "core": ["factor", "cells", "solve", "backward", "local", "dense", "unresolved", "unresolved_dense", "expansion"],
     "neighbors": ["base", "exact", "faiss_index"],
-    "functional": ["local", "ridge", "bounds", "greedy", "transport"],
-    "nn": ["support", "ridge", "local", "transport"],
+    "functional": ["local", "ridge", "bounds", "greedy", "transport", "blended", "voronoi", "hierarchical"],
+    "nn": ["support", "ridge", "local", "transport", "kept", "blended", "hierarchical"],
 }
 MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]
 

@@ -37,12 +37,20 @@ def result_of(value):
 def test_equivalent_block_gives_the_same_result(function):
     torch.set_default_dtype(torch.float64)  # torch.eye in the blocks follows it
     try:
-        centers = torch.randn(30, 3)
+        query, centers, anchors = torch.randn(7, 3), torch.randn(30, 3), torch.arange(0, 30, 3)
         available = {
-            "query": torch.randn(7, 3),
+            "query": query,
             "centers": centers,
             "values": torch.randn(30, 2),
             "neighbor_indices": neighbors.nearest(torch.randn(7, 3), centers, 9),
+            "squared_distances": torch.rand(7, 5).sort(1).values,
+            "anchor_indices": anchors,
+            "anchor_neighbors": neighbors.nearest(centers[anchors], centers, 9),
+            "nearest_anchors": neighbors.nearest(query, centers[anchors], 5),
+            "coarse_indices": anchors,
+            "cell_members": neighbors.nearest(centers[anchors], centers, 9),
+            "query_cells": neighbors.nearest(query, centers[anchors], 2),
+            "center_cells": neighbors.nearest(centers, centers[anchors], 2),
             "kernel": kernels.Exponential(1.5),
             "ridge": 1e-3,
             "num_neighbors": 9,

@@ -140,8 +140,35 @@ def check_count(name: str, count: Any, most: int, *, least: int = 1) -> None:
         raise InputError(f"{name} must lie between {least} and the number of points ({most}), got {count}.")
 
 
-def check_indices(name: str, indices: Any, num_rows: int | None, centers: Tensor) -> None:
+def check_indices(name: str, indices: Any, num_rows: int | None, centers: Tensor, *, what: str = "centers") -> None:
     """Integer indices of shape (Q, M) with entries in [0, N); any number of rows if `num_rows` is None."""
+    _check_index_tensor(name, indices, centers)
+    if indices.ndim != 2 or (num_rows is not None and indices.shape[0] != num_rows):
+        rows = "" if num_rows is None else f" with one row for each of the {num_rows} queries"
+        raise ShapeError(f"{name} must have shape (Q, M){rows}, got {_shape(indices)}.")
+    if indices.numel() == 0:
+        missing = "rows" if len(indices) == 0 else "columns"
+        raise ShapeError(f"{name} has no {missing}. Give at least one neighbor per query.")
+    check_index_range(name, indices, len(centers), what=what)
+
+
+def check_index_list(name: str, indices: Any, centers: Tensor) -> None:
+    """Integer indices of shape (n,), not empty, with entries in [0, N)."""
+    _check_index_tensor(name, indices, centers)
+    if indices.ndim != 1 or len(indices) == 0:
+        raise ShapeError(f"{name} must have shape (n,) with at least one row of the centers, got {_shape(indices)}.")
+    check_index_range(name, indices, len(centers))
+
+
+def check_index_rows(name: str, indices: Any, num_rows: int, of: str, centers: Tensor) -> None:
+    """Integer indices with one row for each of the `num_rows` things named `of`, and entries in [0, N)."""
+    _check_index_tensor(name, indices, centers)
+    if indices.ndim != 2 or indices.shape[0] != num_rows or indices.shape[1] == 0:
+        raise ShapeError(f"{name} must have shape ({num_rows}, M), one row for each {of}, got {_shape(indices)}.")
+    check_index_range(name, indices, len(centers))
+
+
+def _check_index_tensor(name: str, indices: Any, centers: Tensor) -> None:
     check_tensor(name, indices)
     if indices.device != centers.device:
         raise InputError(
@@ -150,20 +177,13 @@ def check_indices(name: str, indices: Any, num_rows: int | None, centers: Tensor
         )
     if indices.dtype not in INDEX_DTYPES:
         raise InputTypeError(f"{name} must have dtype torch.int64, got {indices.dtype}. Use {name}.long().")
-    if indices.ndim != 2 or (num_rows is not None and indices.shape[0] != num_rows):
-        rows = "" if num_rows is None else f" with one row for each of the {num_rows} queries"
-        raise ShapeError(f"{name} must have shape (Q, M){rows}, got {_shape(indices)}.")
-    if indices.numel() == 0:
-        missing = "rows" if len(indices) == 0 else "columns"
-        raise ShapeError(f"{name} has no {missing}. Give at least one neighbor per query.")
-    check_index_range(name, indices, len(centers))
 
 
-def check_index_range(name: str, indices: Tensor, num_centers: int) -> None:
+def check_index_range(name: str, indices: Tensor, num_centers: int, *, what: str = "centers") -> None:
     low, high = int(indices.min()), int(indices.max())
     if low < 0 or high >= num_centers:
         raise InputError(
-            f"{name} must lie between 0 and {num_centers - 1} (there are {num_centers} centers), "
+            f"{name} must lie between 0 and {num_centers - 1} (there are {num_centers} {what}), "
             f"got values from {low} to {high}. Search the neighbors again for these centers."
         )
 

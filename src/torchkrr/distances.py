@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from ._chunking import chunk_bytes, ranges, rows_per_chunk
+from ._chunking import chunk_bytes, collect, ranges, rows_per_chunk
 
 # Pairs with a squared distance below this fraction of |a|^2 + |b|^2 are computed by difference: the relative
 # error of the others is then at most about 1 / CLOSE units in the last place.
@@ -34,6 +34,24 @@ def squared_distances(a: Tensor, b: Tensor) -> Tensor:
     if not needs_gradient(a, b):
         return _SquaredDistances.forward(a, b)
     return _SquaredDistances.apply(a, b)  # type: ignore[no-any-return]
+
+
+def squared_distances_to(points: Tensor, others: Tensor, indices: Tensor) -> Tensor:
+    """Squared distances of each of the points `(P, D)` to those of the `others` `(A, D)` that its row of indices names.
+
+    By difference, and differentiable any number of times.
+
+    Shape:
+        - indices: `(P, K)`; output: `(P, K)`
+    """
+
+    def work(chunk: slice) -> tuple[Tensor, ...]:
+        return ((others[indices[chunk]] - points[chunk].unsqueeze(1)).square().sum(-1),)
+
+    if needs_gradient(points, others):
+        return work(slice(None))[0]
+    row_bytes = 2 * indices.shape[1] * points.shape[1] * points.element_size()
+    return collect(work, ranges(len(points), rows_per_chunk(row_bytes, chunk_bytes(points.device))), points.device)[0]
 
 
 def needs_gradient(*tensors: Tensor) -> bool:

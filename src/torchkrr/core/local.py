@@ -16,14 +16,15 @@ from .._chunking import chunk_bytes, collect, map_in_order, ranges, rows_per_chu
 from ..distances import needs_gradient
 from .backward import Arriving, CellGradients, Saved, gradients, keep
 from .cells import CellOptions
-from .solve import path, predict, solve
+from .factor import is_resolved
+from .solve import Solution, adjoint, path, predict, solve
 
-Kind = Literal["mean", "weights", "path"]
+Kind = Literal["mean", "weights", "path", "coefficients"]
 SMALLEST_CHUNK = 8
 
 
 class LocalResult(NamedTuple):
-    first: Tensor  # mean (Q, C), weights (Q, M) or path of means (Q, M, C)
+    first: Tensor  # mean (Q, C), weights (Q, M), path of means (Q, M, C) or coefficients (Q, M + 1, C)
     power_squared: Tensor  # (Q,), or (Q, M) for a path; not clamped
     resolved: Tensor  # (Q,) bool
 
@@ -104,9 +105,21 @@ def _evaluate(
         weights = pad(solution.weights, (0, 1)) if options.fade else solution.weights
         return weights, solution.power_squared, solution.resolved, *nothing
     local_values = values[_members(indices, options)]  # (q, M, C)
+    if kind == "coefficients":
+        # They serve queries not yet known, so that a cell has to be resolved for weights of any plausible norm.
+        trusted = is_resolved(solution.factor, solution.inner.new_tensor(indices.shape[1]).sqrt())
+        return _coefficients(solution, local_values), solution.power_squared, solution.resolved & trusted, *nothing
     mean = predict(solution.weights, local_values)
     saved = keep(solution, local_values, power=True) if watched else nothing
     return mean, solution.power_squared, solution.resolved, *saved
+
+
+def _coefficients(solution: Solution, local_values: Tensor) -> Tensor:
+    r"""$\alpha = A^{-1}(y - m)$ and, below it, the constant $m$ of the trend (0 without), `(q, M + 1, C)`."""
+    solved, constant = adjoint(solution, local_values)
+    if solution.trend is None:
+        constant = solved.new_zeros(len(solved), solved.shape[-1])
+    return torch.cat((solved, constant.unsqueeze(-2)), dim=-2)
 
 
 def _by_hand(

@@ -41,8 +41,8 @@ def solve_cells(
 ) -> tuple[Tensor, Tensor]:
     """The two outputs of `kind` (see `local`), every cell solved by the policy of this file.
 
-    `ridge` is a scalar or one per center; `embedded`, if given, are query and centers embedded in the working dtype; `names`
-    are the numbers of the queries in messages.
+    `ridge` is a scalar, one per center `(N,)`, or one per neighbor `(Q, M)`; `embedded`, if given, are query and centers
+    embedded in the working dtype; `names` are the numbers of the queries in messages.
     """
     dtype = working_dtype(query.dtype)
     if embedded is None:
@@ -53,7 +53,7 @@ def solve_cells(
         embedded = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
     members = indices[:, :-1] if fade else indices
     options = CellOptions(kernel, trend, fade, normalize)
-    cell_ridge = ridge if ridge.ndim == 0 else ridge.index_select(0, members.flatten()).view(members.shape)
+    cell_ridge = ridge.index_select(0, members.flatten()).view(members.shape) if ridge.ndim == 1 else ridge
     first, power_squared, resolved = local_solve(
         *embedded,
         values.to(dtype),
@@ -65,22 +65,22 @@ def solve_cells(
     if bool(resolved.all()):
         return first, power_squared
     rows = (~resolved).nonzero().squeeze(-1)
+    names = rows if names is None else names[rows]
     arguments = (query.index_select(0, rows), centers, values, indices.index_select(0, rows))
     if dtype != torch.float64 and has_float64(query.device):
         again = solve_cells(
             *(tensor.double() if tensor.is_floating_point() else tensor for tensor in arguments),
             kernel=kernel,
-            ridge=ridge,
+            ridge=ridge.index_select(0, rows) if ridge.ndim == 2 else ridge,
             trend=trend,
             fade=fade,
             normalize=normalize,
             on_singular=on_singular,
             kind=kind,
-            names=rows,
+            names=names,
         )
     else:
         base = cell_ridge if cell_ridge.ndim == 0 else cell_ridge.index_select(0, rows)
-        names = rows if names is None else names[rows]
         again = _with_raised_ridge(*arguments, base.to(dtype), names, options, on_singular, kind)
     return first.index_copy(0, rows, again[0].to(dtype)), power_squared.index_copy(0, rows, again[1].to(dtype))
 
@@ -102,11 +102,12 @@ def _with_raised_ridge(
     query, centers = options.kernel.embed(query), options.kernel.embed(centers.index_select(0, used))
     values, indices = values.index_select(0, used), positions
     raised = query.new_zeros(len(query), 1)
+    rule: Kind = "coefficients" if kind == "coefficients" else "weights"
     remaining = torch.arange(len(query), device=query.device)
     with torch.no_grad():
         for rung in ladder(query.dtype, float(base.detach().min())):
             ridge = torch.clamp_min(base if base.ndim == 0 else base[remaining], rung)
-            part = local_solve(query[remaining], centers, values[:, :0], indices[remaining], ridge, options, "weights")
+            part = local_solve(query[remaining], centers, values[:, :0], indices[remaining], ridge, options, rule)
             raised[remaining[part.resolved]] = rung
             remaining = remaining[~part.resolved]
             if len(remaining) == 0:
@@ -123,7 +124,7 @@ def _used_rows(centers: Tensor, values: Tensor, ridge: Tensor, indices: Tensor) 
     if indices.numel() >= len(centers):
         return centers, values, ridge, indices
     used, positions = torch.unique(indices, return_inverse=True)
-    ridge = ridge if ridge.ndim == 0 else ridge.index_select(0, used)
+    ridge = ridge.index_select(0, used) if ridge.ndim == 1 else ridge
     return centers.index_select(0, used), values.index_select(0, used), ridge, positions
 
 

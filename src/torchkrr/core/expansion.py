@@ -1,0 +1,172 @@
+r"""Local regressors as kernel expansions: solved once, then evaluated.
+
+A regressor on fixed centers is $k(z, x^\sigma)\,\alpha + m$ for every query, so that its coefficients, found in float64 and
+kept, leave only kernel evaluations. Coefficients of smooth kernels are large and cancel: where the dtype of the data could
+not hold the sum, it is taken in float64.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._chunking import chunk_bytes, collect, ranges, rows_per_chunk
+from .._precision import has_float64, working_dtype
+from ..distances import squared_distances
+from ..kernels import Kernel
+from .factor import UNRESOLVED
+from .unresolved import solve_cells
+
+
+class Regressors(NamedTuple):
+    """Coefficients of local regressors."""
+
+    table: Tensor  # (q, M + 1, C): alpha, and the constant of the trend in the last row
+    wide: Tensor  # (q,) bool: to be evaluated in float64
+
+
+class Points(NamedTuple):
+    """Points as given, and embedded in the working dtype."""
+
+    given: Tensor  # (P, D)
+    embedded: Tensor  # (P, E)
+
+    def wide(self, rows: Tensor, kernel: Kernel) -> Tensor:
+        """Some of them embedded in the finest dtype."""
+        return kernel.embed(self.given.index_select(0, rows).to(finest(self.given)))
+
+
+def finest(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if has_float64(tensor.device) else working_dtype(tensor.dtype)
+
+
+def find_coefficients(
+    at: Tensor,
+    centers: Points,
+    values: Tensor,
+    members: Tensor,
+    *,
+    scale: Tensor,
+    kernel: Kernel,
+    ridge: Tensor,
+    trend: bool,
+    on_singular: str,
+    names: Tensor | None = None,
+) -> Regressors:
+    """Coefficients of the regressors on `members` `(q, M)`, each near a point `at` `(q, D)`.
+
+    `scale` `(q, C)` is the size of what is predicted; `ridge` is `()` or `(q, M)`; `names` are for messages.
+    """
+    used, positions = torch.unique(members, return_inverse=True)
+    dtype = finest(at)
+    table, _ = solve_cells(
+        at.to(dtype),
+        centers.given.index_select(0, used).to(dtype),
+        values.index_select(0, used).to(dtype),
+        positions,
+        kernel=kernel,
+        ridge=ridge.detach(),
+        trend=trend,
+        fade=False,
+        normalize=False,
+        on_singular=on_singular,
+        kind="coefficients",
+        names=names,
+    )
+    working = working_dtype(at.dtype)
+    if working == dtype:
+        return Regressors(table, torch.zeros(len(table), dtype=torch.bool, device=table.device))
+    # Rounding of a kernel value: that of the embedded points it comes from, relative to a distance of one.
+    reach = torch.linalg.vector_norm(centers.embedded.index_select(0, used), dim=1)[positions].amax(1).clamp_min(1)
+    size = torch.linalg.vector_norm(table[:, :-1], dim=1)  # (q, C)
+    rounding = torch.finfo(working).eps * members.shape[1] ** 0.5 * reach.unsqueeze(1) * size
+    return Regressors(table, (rounding > UNRESOLVED[working] * scale).any(1))
+
+
+class Expansions:
+    """Numbered regressors, added as they are met."""
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        self.size = 0
+        self._slots = torch.full((count,), -1, device=device)
+        self._kept: Regressors | None = None  # with room for more than `size`
+
+    def missing(self, numbers: Tensor) -> Tensor:
+        """Those of the numbers that have no coefficients yet, once each, in order."""
+        unique: Tensor = torch.unique(numbers)
+        return unique[self._slots[unique] < 0]
+
+    def add(self, numbers: Tensor, found: Regressors) -> None:
+        stop = self.size + len(numbers)
+        if self._kept is None or len(self._kept.wide) < stop:
+            # Twice the room each time: single queries would otherwise copy everything for every new regressor.
+            room = min(max(stop, 2 * self.size), len(self._slots))
+            grown = Regressors(*(part.new_empty(room, *part.shape[1:]) for part in found))
+            if self._kept is not None:
+                for new, old in zip(grown, self._kept, strict=True):
+                    new[: self.size] = old[: self.size]
+            self._kept = grown
+        for kept, part in zip(self._kept, found, strict=True):
+            kept[self.size : stop] = part
+        self._slots[numbers] = torch.arange(self.size, stop, device=numbers.device)
+        self.size = stop
+
+    def evaluate(
+        self, query: Points, centers: Points, numbers: Tensor, owners: Tensor, members: Tensor, kernel: Kernel
+    ) -> Tensor:
+        """The regressors `numbers` `(P,)` at the queries `owners` `(P,)`; `members` `(A, M)` are those of all. `(P, C)`."""
+        assert self._kept is not None
+        slots = self._slots[numbers]
+        wide = self._kept.wide[slots]
+        if not bool(wide.any()):
+            return _evaluate(query.embedded, centers.embedded, self._kept.table, slots, owners, members[numbers], kernel)
+        result = query.embedded.new_empty(len(numbers), self._kept.table.shape[-1])
+        for mask in (wide, ~wide):
+            rows = mask.nonzero().squeeze(1)
+            if len(rows) == 0:
+                continue
+            own, points, others = members[numbers[rows]], query.embedded, centers.embedded
+            if mask is wide:
+                used, own = torch.unique(own, return_inverse=True)
+                points = query.wide(torch.arange(len(points), device=points.device), kernel)
+                others = centers.wide(used, kernel)
+            result[rows] = _evaluate(points, others, self._kept.table, slots[rows], owners[rows], own, kernel).to(
+                result.dtype
+            )
+        return result
+
+
+def _evaluate(
+    query: Tensor, centers: Tensor, table: Tensor, slots: Tensor, owners: Tensor, members: Tensor, kernel: Kernel
+) -> Tensor:
+    def work(chunk: slice) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            offsets = centers[members[chunk]] - query[owners[chunk]].unsqueeze(1)  # (p, M, E)
+            cross = kernel.of_squared(offsets.square_().sum(-1)).unsqueeze(1)  # (p, 1, M)
+            own = table[slots[chunk]].to(cross.dtype)  # (p, M + 1, C)
+            return (torch.baddbmm(own[:, -1:], cross, own[:, :-1]).squeeze(1),)
+
+    width, outputs = table.shape[1:]
+    row_bytes = width * (2 * query.shape[1] + 3 + 3 * outputs) * query.element_size()
+    return collect(work, ranges(len(members), rows_per_chunk(row_bytes, chunk_bytes(query.device))), query.device)[0]
+
+
+def expand(query: Points, centers: Points, regressor: Regressors, kernel: Kernel) -> Tensor:
+    """One regressor on all the centers, `(1, N + 1, C)` coefficients, at every query; `(Q, C)`, in float64 if `wide`."""
+    everyone = torch.arange(len(centers.given), device=query.embedded.device)
+    is_wide = bool(regressor.wide)
+    others = centers.wide(everyone, kernel) if is_wide else centers.embedded
+    table = regressor.table.squeeze(0).to(others.dtype)
+
+    def work(chunk: slice) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            points = query.embedded[chunk]
+            if is_wide:
+                points = kernel.embed(query.given[chunk].to(others.dtype))
+            return (torch.addmm(table[-1], kernel.of_squared(squared_distances(points, others)), table[:-1]),)
+
+    row_bytes = 3 * len(others) * others.element_size()
+    chunks = ranges(len(query.embedded), rows_per_chunk(row_bytes, chunk_bytes(others.device)))
+    return collect(work, chunks, others.device)[0]

@@ -1,0 +1,228 @@
+"""Blended local kernel ridge regression, continuous everywhere, as a layer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._checks import check_alike, check_count, check_finite, check_integer, check_num_neighbors, check_same_rows
+from .._precision import full_precision
+from ..core.expansion import Expansions, Points, Regressors, find_coefficients
+from ..core.local import Kind
+from ..errors import InputError, InputTypeError
+from ..functional.blended import Blend, solve_blended, weights_of
+from ..functional.greedy import farthest_points
+from ..functional.local import OnSingular, Trend
+from ..kernels import Kernel
+from ..neighbors import ExactIndex, NeighborIndex
+from .kept import KeepingLayer
+from .local import Explanation
+
+
+class _Anchors(NamedTuple):
+    """The layout of a blended layer."""
+
+    embedded: Tensor  # (N, E) centers
+    rows: Tensor  # (A,) rows of the centers that are anchors
+    search: NeighborIndex  # for the nearest anchors
+    lists: Tensor  # (A, M) rows of the centers each anchor keeps, where `listed`
+    listed: Tensor  # (A,) bool
+    points: Tensor | None  # of the layer's index, which another layer may build anew
+
+
+class BlendedKernelRidge(KeepingLayer[_Anchors, Expansions]):
+    r"""Local kernel ridge regressors of anchors, blended by distance: $\sum_a w_a(z)\,P_{\sigma_a}(z)$. Nothing is trained.
+
+    Each anchor is solved on its own `num_neighbors` nearest centers, when a query first comes near it, and kept: without
+    gradients a prediction costs kernel evaluations only, however often it is asked for. That takes memory for
+    `num_neighbors` times the outputs in float64 for each anchor met. With gradients, each prediction costs `num_blended`
+    local solves. Continuous in the query, and with every center an anchor it interpolates.
+
+    Anchors and what they keep follow from centers and kernel, and are found again whenever one of those changes; while they
+    are learned, in every call. A `RidgeRaisedWarning` comes when an anchor is solved, not again while it is kept.
+
+    Args:
+        centers: points the regressor is built on.
+        values: values at the centers; for classification one-hot labels.
+        num_neighbors: centers per anchor.
+        num_blended: anchors per prediction. More are smoother and, up to about four, more accurate.
+        num_anchors: `None` makes every center an anchor; else as many, spread out by `functional.farthest_points`, which
+            bounds the memory and no longer interpolates. No more than the centers are used.
+        kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
+        ridge: non-negative number, or a 0-d tensor.
+        trend: `"constant"` reproduces constants.
+        index: how the neighbors of anchors are found, and the anchors if every center is one; `None` is exact search.
+        on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.local_kernel_ridge`.
+        learn_centers, learn_values: make them Parameters.
+
+    Shape:
+        - centers: `(N, D)`; values: `(N, C)`; query: `(*, D)`; output: `(*, C)`
+
+    Example:
+        >>> layer = BlendedKernelRidge(torch.randn(500, 4), torch.randn(500, 1), num_neighbors=20)
+        >>> layer(torch.randn(7, 4)).shape
+        torch.Size([7, 1])
+    """
+
+    def __init__(
+        self,
+        centers: Tensor,
+        values: Tensor,
+        num_neighbors: int = 100,
+        *,
+        num_blended: int = 8,
+        num_anchors: int | None = None,
+        kernel: Kernel | None = None,
+        ridge: float | Tensor = 1e-9,
+        trend: Trend = None,
+        index: NeighborIndex | None = None,
+        on_singular: OnSingular = "warn",
+        learn_centers: bool = False,
+        learn_values: bool = False,
+    ) -> None:
+        super().__init__(
+            centers,
+            values,
+            num_neighbors,
+            kernel=kernel,
+            ridge=ridge,
+            trend=trend,
+            on_singular=on_singular,
+            learn_centers=learn_centers,
+            learn_values=learn_values,
+        )
+        check_integer("num_blended", num_blended)
+        if num_blended < 1:
+            raise InputError(f"num_blended must be at least 1, got {num_blended}. A typical value is 8.")
+        if num_anchors is not None:
+            check_count("num_anchors", num_anchors, self.num_centers)
+        if index is not None and not isinstance(index, NeighborIndex):
+            raise InputTypeError(f"index must be a torchkrr.neighbors index or None, got {type(index).__name__}.")
+        self.num_blended = num_blended
+        self.num_anchors = num_anchors
+        self.index = ExactIndex() if index is None else index
+
+    def forward(self, query: Tensor) -> Tensor:
+        rows = self._flat(query)
+        mean = (
+            _solve(rows, self.centers, self.values, self, "mean")[0]
+            if self._watched(rows)
+            else _predict(rows, self.centers, self.values, self)
+        )
+        return mean.reshape(*query.shape[:-1], self.out_features)
+
+    def power_function(self, query: Tensor) -> Tensor:
+        """An upper bound of the error indicator, the blend of those of the anchors, `(*, D)` to `(*,)`."""
+        return _solve(self._flat(query), self.centers, self.values, self, "mean")[1].reshape(query.shape[:-1])
+
+    def explain(self, query: Tensor) -> Explanation:
+        """The centers behind each prediction and their weights, `(*, D)` to `(*, K M)` each, anchor by anchor.
+
+        A center that several anchors keep is named several times; its weights add up.
+        """
+        weights, _, blend = _solve(self._flat(query), self.centers, self.values, self, "weights")
+        shape = (*query.shape[:-1], weights.shape[1])
+        return Explanation(blend.members.reshape(shape), weights.reshape(shape))
+
+    def _lay_out(self, embedded: Tensor) -> _Anchors:
+        self.index.build(embedded)
+        if self.num_anchors is None:
+            rows, index = torch.arange(len(embedded), device=embedded.device), self.index
+        else:
+            rows = farthest_points(embedded, min(self.num_anchors, len(embedded)))
+            index = ExactIndex().build(embedded.detach()[rows])
+        lists = torch.empty(len(rows), self.num_neighbors, dtype=torch.int64, device=embedded.device)
+        listed = torch.zeros(len(rows), dtype=torch.bool, device=embedded.device)
+        return _Anchors(embedded, rows, index, lists, listed, self.index.points)
+
+    def _start(self, layout: _Anchors) -> Expansions:
+        return Expansions(len(layout.rows), layout.rows.device)
+
+    def _settings(self) -> tuple[object, ...]:
+        return self.num_neighbors, self.num_anchors, self.index, id(self.index.points)
+
+    def _shown(self) -> list[str]:
+        anchors = [] if self.num_anchors is None else [f"num_anchors={self.num_anchors}"]
+        return [f"num_neighbors={self.num_neighbors}", f"num_blended={self.num_blended}", *anchors]
+
+
+def _find(query: Tensor, anchors: _Anchors, layer: BlendedKernelRidge) -> tuple[Tensor, Blend]:
+    """The numbers of the blended anchors `(Q, K)`, and what they stand for; `query` is embedded."""
+    last_sets_radius = layer.num_blended < len(anchors.rows)
+    near = anchors.search.search(query, layer.num_blended + 1 if last_sets_radius else len(anchors.rows)).indices
+    blended = near[:, :-1] if last_sets_radius else near
+    numbers = torch.unique(blended)
+    numbers = numbers[~anchors.listed[numbers]]
+    if len(numbers):
+        found = layer.index.search(anchors.embedded.detach()[anchors.rows[numbers]], layer.num_neighbors).indices
+        anchors.lists[numbers], anchors.listed[numbers] = found, True
+    return blended, Blend(anchors.rows[near], anchors.lists[blended], last_sets_radius)
+
+
+def _check(query: Tensor, centers: Tensor, layer: BlendedKernelRidge) -> None:
+    check_num_neighbors(layer.num_neighbors, layer.num_centers)
+    check_alike(query=query, centers=centers)
+    check_finite("query", query)
+
+
+@full_precision
+def _solve(
+    query: Tensor, centers: Tensor, values: Tensor, layer: BlendedKernelRidge, kind: Kind
+) -> tuple[Tensor, Tensor, Blend]:
+    """Mean or weights, power function and blend for rows `(Q, D)`, with gradients."""
+    _check(query, centers, layer)
+    anchors = layer._layout()
+    embedded = layer._embed(query), anchors.embedded
+    _, blend = _find(embedded[0], anchors, layer)
+    return *solve_blended(query, centers, values, blend, kind=kind, embedded=embedded, **layer._choices()), blend
+
+
+def _regressors(
+    missing: Tensor,
+    numbers: Tensor,
+    owners: Tensor,
+    anchors: _Anchors,
+    centers: Points,
+    values: Tensor,
+    layer: BlendedKernelRidge,
+) -> Regressors:
+    """Coefficients of the `missing` anchors; messages name the first query that met one."""
+    position = torch.searchsorted(missing, numbers).clamp_max(len(missing) - 1)
+    met = missing[position] == numbers
+    first = torch.full_like(missing, len(owners)).scatter_reduce(0, position[met], owners[met], "amin")
+    members = anchors.lists[missing]
+    return find_coefficients(
+        centers.given[anchors.rows[missing]],
+        centers,
+        values,
+        members,
+        scale=values[members].abs().amax(1),
+        kernel=layer.kernel,
+        ridge=layer._ridge(),
+        trend=layer.trend is not None,
+        on_singular=layer.on_singular,
+        names=first,
+    )
+
+
+@full_precision
+def _predict(query: Tensor, centers: Tensor, values: Tensor, layer: BlendedKernelRidge) -> Tensor:
+    """The mean for rows `(Q, D)`, without gradients, from kept coefficients."""
+    _check(query, centers, layer)
+    check_alike(query=query, values=values)
+    check_same_rows("centers", centers, "values", values)
+    with torch.inference_mode(False), torch.no_grad():
+        anchors = layer._layout()
+        solved = layer._so_far(anchors)
+        at, points = Points(query, layer._embed(query)), layer._points(anchors.embedded)
+        numbers, blend = _find(at.embedded, anchors, layer)
+        (count, shared), flat = numbers.shape, numbers.flatten()
+        owners = torch.arange(count, device=query.device).repeat_interleave(shared)
+        missing = solved.missing(flat)
+        if len(missing):
+            solved.add(missing, _regressors(missing, flat, owners, anchors, points, values, layer))
+        parts = solved.evaluate(at, points, flat, owners, anchors.lists, layer.kernel)
+        weights = weights_of((at.embedded, anchors.embedded), blend)
+        return (parts.view(count, shared, -1) * weights.unsqueeze(-1)).sum(1).to(query.dtype)

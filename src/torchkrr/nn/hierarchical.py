@@ -1,0 +1,243 @@
+"""Hierarchical kernel ridge regression, continuous everywhere, as a layer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._checks import check_alike, check_finite, check_integer, check_num_neighbors, check_same_rows
+from .._precision import full_precision
+from ..core.expansion import Expansions, Points, Regressors, expand, find_coefficients
+from ..errors import InputError
+from ..functional.greedy import farthest_points
+from ..functional.hierarchical import power_of_hierarchical, solve_hierarchical, weights_of_hierarchical
+from ..functional.local import OnSingular, Trend
+from ..functional.voronoi import LEAST_BUMP, Border, Cells, border_of, bump_at, member_ridge
+from ..kernels import Kernel
+from ..neighbors import ExactIndex
+from .kept import KeepingLayer
+from .local import Explanation
+
+
+class _Hierarchy(NamedTuple):
+    """The layout of a hierarchical layer."""
+
+    embedded: Tensor  # (N, E) centers
+    search: ExactIndex  # for the nearest coarse points
+    cells: Cells  # with no queries
+    border: Border
+
+
+class _Parts:
+    """What has been solved."""
+
+    def __init__(self, local: Expansions) -> None:
+        self.coarse: Regressors | None = None
+        self.local = local
+
+
+class HierarchicalKernelRidge(KeepingLayer[_Hierarchy, _Parts]):
+    r"""A dense regressor on coarse points plus, in the Voronoi cell of each, a local one that vanishes at its border.
+
+    The paper's multiscale form, see `torchkrr.functional.hierarchical_kernel_ridge`. Nothing is trained. The coarse part is
+    solved once, with the cube of `num_coarse`, a cell when a query first falls into it; both are kept, so that without
+    gradients later predictions cost kernel evaluations only. With gradients both are solved in every call. Continuous in the
+    query. It does not interpolate: near borders, and in cells of more than `num_neighbors` centers, it smooths.
+
+    Coarse points and cells follow from centers and kernel, and are found again whenever one of those changes; while they are
+    learned, in every call. A `RidgeRaisedWarning` comes when something is solved, not again while it is kept.
+
+    Args:
+        centers: points the regressor is built on.
+        values: values at the centers; for classification one-hot labels.
+        num_neighbors: most centers of a cell that its local regressor uses: those nearest to the coarse point.
+        num_coarse: coarse points, spread out by `functional.farthest_points`. No more than the centers are used.
+        kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
+        ridge: non-negative number, or a 0-d tensor.
+        trend: `"constant"` reproduces constants, by the coarse part.
+        on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.local_kernel_ridge`.
+        learn_centers, learn_values: make them Parameters.
+
+    Shape:
+        - centers: `(N, D)`; values: `(N, C)`; query: `(*, D)`; output: `(*, C)`
+
+    Example:
+        >>> layer = HierarchicalKernelRidge(torch.randn(500, 4), torch.randn(500, 1), num_neighbors=20, num_coarse=50)
+        >>> layer(torch.randn(7, 4)).shape
+        torch.Size([7, 1])
+    """
+
+    def __init__(
+        self,
+        centers: Tensor,
+        values: Tensor,
+        num_neighbors: int = 100,
+        *,
+        num_coarse: int = 1000,
+        kernel: Kernel | None = None,
+        ridge: float | Tensor = 1e-9,
+        trend: Trend = None,
+        on_singular: OnSingular = "warn",
+        learn_centers: bool = False,
+        learn_values: bool = False,
+    ) -> None:
+        super().__init__(
+            centers,
+            values,
+            num_neighbors,
+            kernel=kernel,
+            ridge=ridge,
+            trend=trend,
+            on_singular=on_singular,
+            learn_centers=learn_centers,
+            learn_values=learn_values,
+        )
+        check_integer("num_coarse", num_coarse)
+        if num_coarse < 1:
+            raise InputError(f"num_coarse must be at least 1, got {num_coarse}. A typical value is 1000.")
+        self.num_coarse = num_coarse
+
+    def forward(self, query: Tensor) -> Tensor:
+        rows = self._flat(query)
+        run = _solve if self._watched(rows) else _predict
+        return run(rows, self.centers, self.values, self).reshape(*query.shape[:-1], self.out_features)
+
+    def power_function(self, query: Tensor) -> Tensor:
+        """The error indicator of the weights used, `(*, D)` to `(*,)`; slower than a prediction."""
+        return _power(self._flat(query), self.centers, self).reshape(query.shape[:-1])
+
+    def explain(self, query: Tensor) -> Explanation:
+        """The centers behind each prediction and their weights, `(*, D)` to `(*, n + W)` each.
+
+        First the n coarse points, then at most `num_neighbors` members of the cell; a center in both is named twice, and its
+        weights add up. Cells with fewer members are filled up by other centers of weight zero.
+        """
+        indices, weights = _explain(self._flat(query), self.centers, self)
+        shape = (*query.shape[:-1], indices.shape[1])
+        return Explanation(indices.reshape(shape), weights.reshape(shape))
+
+    def _lay_out(self, embedded: Tensor) -> _Hierarchy:
+        count = min(self.num_coarse, len(embedded))
+        coarse = farthest_points(embedded, count)
+        index = ExactIndex()
+        index.build(embedded.detach()[coarse])
+        distances, nearest = index.search(embedded, min(2, count))
+        # Centers in the order of their cells, inside a cell by distance; the list of a small cell runs on into the next one.
+        order = distances[:, 0].argsort(stable=True)
+        order = order[nearest[order, 0].argsort(stable=True)]
+        sizes = torch.bincount(nearest[:, 0], minlength=count)
+        width = min(self.num_neighbors, int(sizes.amax()))
+        columns = torch.arange(width, device=embedded.device)
+        members = order[((sizes.cumsum(0) - sizes).unsqueeze(1) + columns) % len(embedded)]
+        cells = Cells(coarse, members, nearest[:0], nearest)
+        return _Hierarchy(embedded, index, cells, border_of(embedded, cells))
+
+    def _start(self, layout: _Hierarchy) -> _Parts:
+        return _Parts(Expansions(len(layout.cells.coarse), layout.embedded.device))
+
+    def _settings(self) -> tuple[object, ...]:
+        return self.num_neighbors, self.num_coarse
+
+    def _shown(self) -> list[str]:
+        return [f"num_neighbors={self.num_neighbors}", f"num_coarse={self.num_coarse}"]
+
+
+def _find(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> tuple[Tensor, _Hierarchy, Cells]:
+    """The embedded query, the layout, and the cells with those of the queries."""
+    check_num_neighbors(layer.num_neighbors, layer.num_centers)
+    check_alike(query=query, centers=centers)
+    check_finite("query", query)
+    layout, embedded = layer._layout(), layer._embed(query)
+    nearest = layout.search.search(embedded, layout.cells.of_centers.shape[1]).indices
+    return embedded, layout, layout.cells._replace(of_query=nearest)
+
+
+@full_precision
+def _solve(query: Tensor, centers: Tensor, values: Tensor, layer: HierarchicalKernelRidge) -> Tensor:
+    """The mean for rows `(Q, D)`, with gradients."""
+    embedded, layout, cells = _find(query, centers, layer)
+    both = embedded, layout.embedded
+    return solve_hierarchical(query, centers, values, cells, embedded=both, border=layout.border, **layer._choices())
+
+
+@full_precision
+def _power(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> Tensor:
+    _, _, cells = _find(query, centers, layer)
+    return power_of_hierarchical(query, centers, cells, **layer._choices())
+
+
+@full_precision
+def _explain(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> tuple[Tensor, Tensor]:
+    _, _, cells = _find(query, centers, layer)
+    outer, inner, members = weights_of_hierarchical(query, centers, cells, **layer._choices())
+    coarse = cells.coarse.expand(len(query), -1)
+    return torch.cat((coarse, members), dim=1), torch.cat((outer, inner), dim=1)
+
+
+@full_precision
+def _predict(query: Tensor, centers: Tensor, values: Tensor, layer: HierarchicalKernelRidge) -> Tensor:
+    """The mean for rows `(Q, D)`, without gradients, from kept coefficients."""
+    with torch.inference_mode(False), torch.no_grad():
+        embedded, layout, cells = _find(query, centers, layer)
+        check_alike(query=query, values=values)
+        check_same_rows("centers", centers, "values", values)
+        solved = layer._so_far(layout)
+        points = layer._points(layout.embedded)
+        coarse = Points(points.given[cells.coarse], points.embedded[cells.coarse])
+        if solved.coarse is None:
+            solved.coarse = _coarse(coarse, values[cells.coarse], layer)
+        cell = cells.of_query[:, 0]
+        missing = solved.local.missing(cell)
+        if len(missing):
+            solved.local.add(missing, _corrections(missing, coarse, points, values, solved.coarse, layout, layer))
+        at = Points(query, embedded)
+        owners = torch.arange(len(query), device=query.device)
+        local = solved.local.evaluate(at, points, cell, owners, cells.members, layer.kernel)
+        bump = bump_at(embedded, layout.embedded, cells, layout.border.width)
+        return (expand(at, coarse, solved.coarse, layer.kernel) + bump * local).to(query.dtype)
+
+
+def _coarse(coarse: Points, values: Tensor, layer: HierarchicalKernelRidge) -> Regressors:
+    """The dense regressor on the coarse points, as a single cell."""
+    return find_coefficients(
+        coarse.given[:1],
+        coarse,
+        values,
+        torch.arange(len(values), device=values.device).unsqueeze(0),
+        scale=values.abs().amax(0, keepdim=True),
+        kernel=layer.kernel,
+        ridge=layer._ridge(),
+        trend=layer.trend is not None,
+        on_singular=layer.on_singular,
+    )
+
+
+def _corrections(
+    missing: Tensor,
+    coarse: Points,
+    centers: Points,
+    values: Tensor,
+    regressor: Regressors,
+    layout: _Hierarchy,
+    layer: HierarchicalKernelRidge,
+) -> Regressors:
+    """Coefficients of the local regressors of the `missing` cells."""
+    members = layout.cells.members[missing]
+    used, positions = torch.unique(members, return_inverse=True)
+    own = Points(centers.given[used], centers.embedded[used])
+    # The rest may be small beside the values, and local weights amplify its rounding: it is taken in float64.
+    fitted = expand(own, coarse, regressor._replace(wide=torch.ones_like(regressor.wide)), layer.kernel)
+    rest = (values[used] - fitted) / layout.border.bumps[used].clamp_min(LEAST_BUMP).unsqueeze(1)
+    return find_coefficients(
+        coarse.given[missing],
+        own,
+        rest,
+        positions,
+        scale=values[members].abs().amax(1),
+        kernel=layer.kernel,
+        ridge=member_ridge(members, missing.unsqueeze(1), layout.cells, layout.border, layer._ridge()),
+        trend=False,
+        on_singular=layer.on_singular,
+    )

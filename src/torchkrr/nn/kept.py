@@ -1,0 +1,156 @@
+"""What the continuous layers share: a layout of the centers and solved regressors, kept while nothing changed."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .._checks import check_num_neighbors
+from .._precision import working_dtype
+from ..core.expansion import Points
+from ..distances import needs_gradient
+from ..functional.local import OnSingular, Trend
+from ..kernels import Kernel
+from .support import SupportLayer
+
+Layout = TypeVar("Layout")
+Solved = TypeVar("Solved")
+
+
+class KeepingLayer(SupportLayer, Generic[Layout, Solved]):
+    """Base of the layers whose local regressors do not depend on the query.
+
+    The layout (embedded centers, anchors, indexes) follows from centers and kernel; what is solved, from values, ridge and
+    trend as well. Each is kept until, by content, one of those is not what it was.
+    """
+
+    _known: _Contents | None
+    _laid_out: Layout | None
+    _solved_for: _Contents | None
+    _solved: Solved | None
+
+    def __init__(
+        self,
+        centers: Tensor,
+        values: Tensor,
+        num_neighbors: int,
+        *,
+        kernel: Kernel | None,
+        ridge: float | Tensor,
+        trend: Trend,
+        on_singular: OnSingular,
+        learn_centers: bool,
+        learn_values: bool,
+    ) -> None:
+        super().__init__(
+            centers,
+            values,
+            kernel=kernel,
+            ridge=ridge,
+            trend=trend,
+            on_singular=on_singular,
+            learn_centers=learn_centers,
+            learn_values=learn_values,
+        )
+        check_num_neighbors(num_neighbors, self.num_centers)
+        self.num_neighbors = num_neighbors
+        self._forget()
+
+    @abstractmethod
+    def _lay_out(self, embedded: Tensor) -> Layout:
+        """The layout for embedded centers `(N, E)`, which may have a graph."""
+
+    @abstractmethod
+    def _start(self, layout: Layout) -> Solved:
+        """Nothing solved yet."""
+
+    @abstractmethod
+    def _settings(self) -> tuple[object, ...]:
+        """What a layout depends on besides centers and kernel, compared by `==` or identity."""
+
+    def _layout(self) -> Layout:
+        kernel_state = (*self.kernel.parameters(), *self.kernel.buffers())
+        if needs_gradient(self.centers, *kernel_state):
+            # While centers or kernel are being learned there is no use in keeping anything.
+            self._forget()
+            return self._lay_out(self._embed(self.centers))
+        known = self._known
+        if known is None or not known.same_as(_contents(self.centers, kernel_state, self.kernel, self._settings())):
+            self._forget()
+            # Tensors made in inference mode could not take part in a later backward pass.
+            with torch.inference_mode(False), torch.no_grad():
+                self._laid_out = self._lay_out(self._embed(self.centers))
+            self._known = _contents(self.centers, kernel_state, self.kernel, self._settings())
+        assert self._laid_out is not None
+        return self._laid_out
+
+    def _so_far(self, layout: Layout) -> Solved:
+        """What has been solved for the layout, values, ridge and trend as they are now."""
+        found = _contents(self.values, (self._ridge(),), self.kernel, (id(layout), self.trend, self.on_singular))
+        if self._solved is None or self._solved_for is None or not self._solved_for.same_as(found):
+            self._solved, self._solved_for = self._start(layout), found
+        return self._solved
+
+    def _watched(self, query: Tensor) -> bool:
+        """Whether a prediction needs a graph."""
+        ridge = [self.ridge] if isinstance(self.ridge, Tensor) else []
+        return needs_gradient(query, self.centers, self.values, *ridge, *self.kernel.parameters(), *self.kernel.buffers())
+
+    def _ridge(self) -> Tensor:
+        return torch.as_tensor(self.ridge, dtype=torch.float64, device=self.centers.device).detach()
+
+    def _points(self, embedded: Tensor) -> Points:
+        return Points(self.centers.detach(), embedded)
+
+    def _embed(self, points: Tensor) -> Tensor:
+        return self.kernel.embed(points.to(working_dtype(points.dtype)))
+
+    def _choices(self) -> dict[str, Any]:
+        return {"kernel": self.kernel, "ridge": self.ridge, "trend": self.trend, "on_singular": self.on_singular}
+
+    def _forget(self) -> None:
+        self._known = self._laid_out = self._solved_for = self._solved = None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> KeepingLayer[Layout, Solved]:
+        self._forget()
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return]
+
+    def __getstate__(self) -> dict[str, Any]:
+        nothing = dict.fromkeys(("_known", "_laid_out", "_solved_for", "_solved"))
+        return {**super().__getstate__(), **nothing}
+
+
+class _Contents(NamedTuple):
+    """What something was made from, by content: version counters miss `.data`, numpy and what DDP broadcasts."""
+
+    sums: Tensor  # (N,): a weighted sum over the columns of each row
+    state: tuple[Tensor, ...]  # copied
+    modules: tuple[nn.Module, ...]
+    settings: tuple[object, ...]
+
+    def same_as(self, other: _Contents) -> bool:
+        return (
+            len(self.modules) == len(other.modules)
+            and all(a is b for a, b in zip(self.modules, other.modules, strict=True))
+            and len(self.settings) == len(other.settings)
+            and all(a is b or a == b for a, b in zip(self.settings, other.settings, strict=True))
+            and len(self.state) == len(other.state)
+            and all(map(_equal, self.state, other.state))
+            and _equal(self.sums, other.sums)
+        )
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+
+
+def _contents(rows: Tensor, state: tuple[Tensor, ...], kernel: Kernel, settings: tuple[object, ...]) -> _Contents:
+    with torch.inference_mode(False), torch.no_grad():
+        rows = rows.detach().to(working_dtype(rows.dtype))
+        # One pass. Irregular weights: any edit shows.
+        weights = torch.arange(1, rows.shape[1] + 1, dtype=rows.dtype, device=rows.device).sin()
+        copies = tuple(tensor.detach().clone() for tensor in state)
+        return _Contents(rows @ weights, copies, tuple(kernel.modules()), settings)
