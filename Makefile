@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types unit bench clean
+.PHONY: demo test lint types unit bench figures clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/digits.py --out runs/demo
@@ -23,6 +23,13 @@ types: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.core --out benchmarks/results
+
+# Every picture and number of the documentation.
+figures: $(INSTALLED)
+	for script in $(filter-out docs/figures/style.py,$(wildcard docs/figures/*.py)); do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python examples/spread_centers.py --out runs/spread_centers
+	cp runs/spread_centers/spread_centers.png docs/images/
+	cp runs/spread_centers/spread_centers.json docs/results/
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV); this takes a minute or two"

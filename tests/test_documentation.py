@@ -1,4 +1,4 @@
-"""What the documentation says is run: "Equivalent to" blocks and the code of the README. Doctests run by themselves."""
+"""What the documentation says is run: "Equivalent to" blocks and the code of all pages. Doctests run by themselves."""
 
 import inspect
 import pathlib
@@ -14,6 +14,25 @@ from torchkrr import functional, kernels, neighbors
 ROOT = pathlib.Path(__file__).parents[1]
 # An assignment has no short form; every other public function shows one.
 PUBLIC = [getattr(functional, name) for name in functional.__all__ if name != "Path"] + [neighbors.nearest]
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TAUGHT = [ROOT / "README.md", *sorted((ROOT / "docs" / "concepts").glob("*.md"))]
+
+
+def page_name(page: pathlib.Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def python_blocks(page: pathlib.Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def relative_links(page: pathlib.Path) -> list[str]:
+    """Targets of links and images that are files of this repository, without their anchors."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    targets = re.findall(r"\]\(([^)\s]+)[^)]*\)", prose)
+    return [target.split("#")[0] for target in targets if not re.match(r"[a-z]+:|#", target)]
 
 
 def equivalent_code(function) -> str:
@@ -75,8 +94,25 @@ def test_public_functions_document_shapes_and_an_example(function):
     assert ">>> " in function.__doc__
 
 
-def test_readme_code_runs():
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(block, {})
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_code_of_a_page_runs(page):
+    """The blocks of one page share their names, in order."""
+    scope = {}
+    for block in python_blocks(page):
+        exec(compile(block, str(page), "exec"), scope)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_links_and_images_of_a_page_exist(page):
+    for target in relative_links(page):
+        assert (page.parent / target).exists(), f"{page_name(page)} links to {target}"
+
+
+@pytest.mark.parametrize("page", TAUGHT, ids=page_name)
+def test_readme_and_concepts_have_code_and_a_picture(page):
+    assert python_blocks(page)
+    assert "![" in page.read_text()
+
+
+def test_pages_are_found():
+    assert ROOT / "docs" / "concepts" / "error-bounds.md" in PAGES
