@@ -1,9 +1,22 @@
 """Differentiable kernel ridge regression for PyTorch: a lazy head that needs no training.
 
-Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`, `transforms`, `neighbors`, `errors`.
+Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`, `transforms`,
+`neighbors`, `tuning` (what is chosen from the data), `errors`.
 """
 
-from . import errors, functional, kernels, neighbors, nn, transforms
+from . import errors, functional, kernels, neighbors, nn, transforms, tuning
+from .tuning import learn_metric, select
 
-__all__ = ["__version__", "errors", "functional", "kernels", "neighbors", "nn", "transforms"]
+__all__ = [
+    "__version__",
+    "errors",
+    "functional",
+    "kernels",
+    "learn_metric",
+    "neighbors",
+    "nn",
+    "select",
+    "transforms",
+    "tuning",
+]
 __version__ = "0.1.0.dev0"

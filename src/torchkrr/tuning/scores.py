@@ -1,0 +1,85 @@
+r"""What a prediction is judged by when something is chosen by leave-one-out.
+
+For a mean $m$, a variance $v = \epsilon^2 + \lambda$ in units of the unknown scale, and the value $y$ that was left out:
+
+| loss | per query | fitted along the way |
+|---|---|---|
+| `mse` | $(m-y)^2$ | |
+| `huber` | $\tfrac12(m-y)^2$ up to $\lvert m-y\rvert=\delta$, then $\delta(\lvert m-y\rvert-\tfrac12\delta)$ | |
+| `log_score` | $\tfrac12\log(2\pi s^2 v) + (m-y)^2/(2s^2v)$ | scale $s^2$ = mean of $(m-y)^2/v$ |
+| `cross_entropy` | $-\sum_c y_c\log\operatorname{softmax}(m/T)_c$ | temperature $T$ |
+
+Outputs are averaged, except in the last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import huber_loss
+
+from .._checks import check_choice
+from ..errors import InputError
+
+Loss = Literal["mse", "cross_entropy", "log_score", "huber"]
+LOSSES: tuple[Loss, ...] = ("mse", "cross_entropy", "log_score", "huber")
+# Predictions of one-hot values differ by at most about one, so useful temperatures lie well below it.
+TEMPERATURES = torch.logspace(-2.5, 0.5, 31, dtype=torch.float64)
+SMALLEST_VARIANCE = 1e-12
+
+
+def check_loss(loss: str, values: Tensor) -> None:
+    check_choice("loss", loss, LOSSES)
+    if loss != "cross_entropy":
+        return
+    if values.shape[-1] < 2:
+        raise InputError(
+            "cross_entropy needs one column of values per class, got 1. "
+            "Give torch.nn.functional.one_hot(labels).to(dtype), or choose another loss."
+        )
+    sums = values.sum(-1)
+    if bool((values < 0).any()) or not torch.allclose(sums, torch.ones_like(sums), atol=1e-3):
+        raise InputError(
+            "cross_entropy needs values that are class probabilities (non-negative, rows sum to one), got others. "
+            "Give torch.nn.functional.one_hot(labels).to(dtype), or choose another loss."
+        )
+
+
+def score(
+    loss: Loss, means: Tensor, variances: Tensor, targets: Tensor, *, delta: float = 1.0, temperature: Tensor | None = None
+) -> Tensor:
+    """Losses per query.
+
+    Shape:
+        - means: `(Q, *, C)`; variances: `(Q, *)`; targets: `(Q, C)`; temperature: `(*)`, fitted if it is `None`
+        - output: `(Q, *)`
+    """
+    targets = targets.view(len(targets), *[1] * (means.ndim - 2), targets.shape[-1])
+    if loss == "cross_entropy":
+        if temperature is None:
+            temperature = best_temperature(means, targets)
+        return _cross_entropy(means, targets, temperature)
+    residual = means - targets
+    if loss == "mse":
+        return residual.square().mean(-1)
+    if loss == "huber":
+        return huber_loss(means, targets.expand_as(means), reduction="none", delta=delta).mean(-1)
+    variances = variances.clamp_min(SMALLEST_VARIANCE).unsqueeze(-1)
+    scale = (residual.square() / variances).mean(0, keepdim=True).clamp_min(SMALLEST_VARIANCE)
+    spread = scale * variances
+    return (0.5 * (math.log(2 * math.pi) + spread.log() + residual.square() / spread)).mean(-1)
+
+
+def best_temperature(means: Tensor, targets: Tensor) -> Tensor:
+    """The temperature with the least mean cross-entropy: `(Q, *, C)` and `(Q, 1.., C)` to `(*)`."""
+    with torch.no_grad():
+        candidates = TEMPERATURES.to(means)
+        losses = torch.stack([_cross_entropy(means, targets, t.expand(means.shape[1:-1])).mean(0) for t in candidates])
+        return candidates[losses.argmin(0)]
+
+
+def _cross_entropy(means: Tensor, targets: Tensor, temperature: Tensor) -> Tensor:
+    return -(targets * torch.log_softmax(means / temperature.unsqueeze(-1), dim=-1)).sum(-1)
