@@ -303,5 +303,90 @@ def rkhs_norm(
     return np.array(norms)
 
 
+# Continuous forms.
+
+
+def blending_weights(to_anchors: np.ndarray, radius: float) -> np.ndarray:
+    """Shares `(K,)` from distances `(K,)`; those at zero take all, and equal ones share."""
+    if (to_anchors == 0).any():
+        shares = (to_anchors == 0).astype(float)
+    elif (to_anchors >= radius).all():
+        shares = np.ones(len(to_anchors))
+    else:
+        shares = np.maximum(radius - to_anchors, 0) ** 2 / (radius * to_anchors) ** 2
+    return shares / shares.sum()
+
+
+def blended_kernel_ridge(
+    query: np.ndarray,
+    centers: np.ndarray,
+    values: np.ndarray,
+    anchors: np.ndarray,
+    num_neighbors: int,
+    num_blended: int,
+    *,
+    profile: Profile,
+    ridge: float | np.ndarray = 1e-9,
+    trend: str | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means `(Q, C)` and bounds `(Q,)` on the power function, from the rows of the centers that are anchors."""
+    means, bounds = np.zeros((len(query), values.shape[1])), np.zeros(len(query))
+    for q, z in enumerate(query):
+        to_anchors = np.sqrt(((centers[anchors] - z) ** 2).sum(-1))
+        order = np.lexsort((np.arange(len(anchors)), to_anchors))
+        blended = order[:num_blended]
+        radius = to_anchors[order[num_blended]] if num_blended < len(anchors) else 2 * to_anchors[blended[-1]]
+        for share, a in zip(blending_weights(to_anchors[blended], radius), blended, strict=True):
+            row = nearest(centers[anchors[a]][None], centers, num_neighbors)
+            choices = {"profile": profile, "ridge": ridge, "trend": trend}
+            means[q] += share * local_kernel_ridge(z[None], centers, values, row, **choices)[0]
+            bounds[q] += share * local_power_function(z[None], centers, row, **choices)[0]
+    return means, bounds
+
+
+def border_ratio(point: np.ndarray, coarse: np.ndarray) -> float:
+    first, second = np.sort(np.sqrt(((coarse - point) ** 2).sum(-1)))[:2]
+    return (second - first) / (first + second) if first + second > 0 else 0.0
+
+
+def hierarchical_weights(
+    query: np.ndarray,
+    centers: np.ndarray,
+    coarse: np.ndarray,
+    num_neighbors: int,
+    *,
+    profile: Profile,
+    ridge: float = 1e-9,
+    trend: str | None = None,
+) -> np.ndarray:
+    """Weights `(Q, N)` of all values, from the formula with the bumped kernel; `coarse` are rows of the centers."""
+    bumps, at_query = np.ones(len(centers)), np.ones(len(query))
+    if len(coarse) > 1:
+        ratios = np.array([border_ratio(x, centers[coarse]) for x in centers])
+        width = np.quantile(ratios, 0.1)
+        if width <= 1e-6:
+            apart = ratios[ratios > 1e-6]
+            width = np.quantile(apart, 0.1) if len(apart) else 1.0
+        bumps = np.minimum(1, ratios / width)
+        at_query = np.minimum(1, np.array([border_ratio(z, centers[coarse]) for z in query]) / width)
+    lift = np.zeros((len(centers), len(centers)))
+    lift[:, coarse] = cardinal_weights(centers, centers[coarse], profile=profile, ridge=ridge, trend=trend)
+    cells = nearest(centers, centers[coarse], 1)[:, 0]
+    weights = np.zeros((len(query), len(centers)))
+    weights[:, coarse] = cardinal_weights(query, centers[coarse], profile=profile, ridge=ridge, trend=trend)
+    for q, cell in enumerate(nearest(query, centers[coarse], 1)[:, 0]):
+        to_coarse = np.sqrt(((centers - centers[coarse[cell]]) ** 2).sum(-1))
+        order = np.lexsort((np.arange(len(centers)), to_coarse))
+        own = order[cells[order] == cell][:num_neighbors]
+        bump = np.diag(bumps[own])
+        gram = profile(distances(centers[own], centers[own]))
+        matrix = bump @ gram @ bump + (1 + ridge) * np.eye(len(own)) - bump @ bump
+        cross = profile(distances(query[q : q + 1], centers[own]))[0]
+        inner = at_query[q] * np.linalg.solve(matrix, bump @ cross)
+        weights[q, own] += inner
+        weights[q] -= inner @ lift[own]
+    return weights
+
+
 def _rows(ridge: float | np.ndarray, rows: np.ndarray) -> float | np.ndarray:
     return ridge[rows] if isinstance(ridge, np.ndarray) and ridge.ndim else ridge

@@ -42,6 +42,13 @@ def good(**changes: Any) -> dict[str, Any]:
         "values": torch.rand(6, 1, generator=generator),
         # Every center is somebody's neighbor, so that a bad row anywhere is a row in use.
         "neighbor_indices": torch.arange(NUM_CENTERS).repeat(NUM_QUERIES, 1),
+        "anchor_indices": torch.tensor([0, 2, 3]),
+        "anchor_neighbors": torch.arange(NUM_CENTERS).repeat(3, 1),
+        "nearest_anchors": torch.tensor([[0, 1, 2], [1, 2, 0], [2, 1, 0]]),
+        "coarse_indices": torch.tensor([0, 3]),
+        "cell_members": torch.tensor([[0, 1, 2], [3, 4, 5]]),
+        "query_cells": torch.tensor([[0, 1], [1, 0], [1, 0]]),
+        "center_cells": torch.tensor([[0, 1], [0, 1], [0, 1], [1, 0], [1, 0], [1, 0]]),
     }
     return {**arguments, **changes}
 
@@ -74,6 +81,18 @@ def local_layer(arguments: dict[str, Any], num_neighbors: Any = NUM_NEIGHBORS, *
     return nn.LocalKernelRidge(arguments["centers"], arguments["values"], num_neighbors, **choices)
 
 
+def blended_layer(arguments: dict[str, Any], num_neighbors: Any = NUM_NEIGHBORS, **choices: Any) -> nn.BlendedKernelRidge:
+    choices = {"kernel": exponential(), "num_blended": 2, **choices}
+    return nn.BlendedKernelRidge(arguments["centers"], arguments["values"], num_neighbors, **choices)
+
+
+def hierarchical_layer(
+    arguments: dict[str, Any], num_neighbors: Any = NUM_NEIGHBORS, **choices: Any
+) -> nn.HierarchicalKernelRidge:
+    choices = {"kernel": exponential(), "num_coarse": 2, **choices}
+    return nn.HierarchicalKernelRidge(arguments["centers"], arguments["values"], num_neighbors, **choices)
+
+
 def method(make: Callable[..., Any], name: str) -> Call:
     def run(arguments: dict[str, Any], **choices: Any) -> Any:
         return getattr(make(arguments, **choices), name)(arguments["query"])
@@ -102,6 +121,20 @@ LOCAL = {
 }
 
 
+BLEND = ("anchor_indices", "anchor_neighbors", "nearest_anchors")
+CELLS = ("coarse_indices", "cell_members", "query_cells", "center_cells")
+
+
+CONTINUOUS = {
+    "blended_kernel_ridge": functional(F.blended_kernel_ridge, "query", "centers", "values", *BLEND, batched=False),
+    "blended_power_function": functional(F.blended_power_function, "query", "centers", *BLEND, batched=False),
+    "hierarchical_kernel_ridge": functional(
+        F.hierarchical_kernel_ridge, "query", "centers", "values", *CELLS, batched=False
+    ),
+    "hierarchical_power_function": functional(F.hierarchical_power_function, "query", "centers", *CELLS, batched=False),
+}
+
+
 LAYERS = {
     "KernelRidge.forward": method(dense_layer, "forward"),
     "KernelRidge.power_function": method(dense_layer, "power_function"),
@@ -110,10 +143,16 @@ LAYERS = {
     "LocalKernelRidge.power_function": method(local_layer, "power_function"),
     "LocalKernelRidge.explain": method(local_layer, "explain"),
     "LocalKernelRidge.neighbors": method(local_layer, "neighbors"),
+    "BlendedKernelRidge.forward": method(blended_layer, "forward"),
+    "BlendedKernelRidge.power_function": method(blended_layer, "power_function"),
+    "BlendedKernelRidge.explain": method(blended_layer, "explain"),
+    "HierarchicalKernelRidge.forward": method(hierarchical_layer, "forward"),
+    "HierarchicalKernelRidge.power_function": method(hierarchical_layer, "power_function"),
+    "HierarchicalKernelRidge.explain": method(hierarchical_layer, "explain"),
 }
 
 
-SOLVING = {**DENSE, **LOCAL, **LAYERS}
+SOLVING = {**DENSE, **LOCAL, **CONTINUOUS, **LAYERS}
 
 
 BOUNDS = {

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.bad_input.tables import (
+    CONTINUOUS,
     DENSE,
     INF,
     LAYERS,
@@ -19,10 +20,12 @@ from tests.bad_input.tables import (
     NUM_NEIGHBORS,
     NUM_QUERIES,
     SOLVING,
+    blended_layer,
     check_refused,
     exponential,
     faiss_index,
     good,
+    hierarchical_layer,
     local_layer,
     search,
     with_first,
@@ -112,14 +115,14 @@ def test_choice_is_refused(name, choice):
     check_refused(lambda: SOLVING[name].run(good(), **choices), error, pattern)
 
 
-@pytest.mark.parametrize("name", [*DENSE, *LOCAL])
+@pytest.mark.parametrize("name", [*DENSE, *LOCAL, *CONTINUOUS])
 @pytest.mark.parametrize("number", [-1.0, NAN, INF])
 def test_one_bad_ridge_among_those_of_the_centers(name, number, request):
     ridge = with_first(number)(torch.ones(NUM_CENTERS))
     check_refused(lambda: SOLVING[name].run(good(), ridge=ridge), InputError, RIDGE_RANGE.format(re.escape(str(number))))
 
 
-@pytest.mark.parametrize("name", ["LocalKernelRidge.forward", "KernelRidge.forward"])
+@pytest.mark.parametrize("name", [name for name in LAYERS if name.endswith("forward")])
 def test_layers_take_no_ridge_per_center(name):
     # Centers come and go by append and remove, so that one ridge each would have to follow them.
     check_refused(
@@ -145,6 +148,8 @@ NUM_NEIGHBORS_RANGE = (
 TAKES_NUM_NEIGHBORS = {
     "nearest": lambda count: search(good(), num_neighbors=count),
     "LocalKernelRidge": lambda count: local_layer(good(), count),
+    "BlendedKernelRidge": lambda count: blended_layer(good(), count),
+    "HierarchicalKernelRidge": lambda count: hierarchical_layer(good(), count),
     "ExactIndex": lambda count: neighbors.ExactIndex().build(good()["centers"]).search(good()["query"], count),
     "FaissIndex": lambda count: faiss_index().build(good()["centers"]).search(good()["query"], count),
 }
@@ -176,8 +181,9 @@ def test_num_neighbors_with_one_center_excluded():
     )
 
 
-def test_too_few_centers_are_left_for_num_neighbors():
-    layer = local_layer(good())
+@pytest.mark.parametrize("make", [local_layer, blended_layer, hierarchical_layer])
+def test_too_few_centers_are_left_for_num_neighbors(make):
+    layer = make(good())
     layer.remove(torch.arange(NUM_NEIGHBORS))
-    for use in (layer, layer.power_function, layer.explain, layer.neighbors):
+    for use in (layer, layer.power_function, layer.explain, *([layer.neighbors] if make is local_layer else [])):
         check_refused(lambda use=use: use(good()["query"]), InputError, NUM_NEIGHBORS_RANGE.format("", 2, NUM_NEIGHBORS))

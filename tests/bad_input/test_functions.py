@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.bad_input.tables import (
     BOUNDS,
+    CONTINUOUS,
     DENSE,
     INF,
     LAYERS,
@@ -26,6 +27,7 @@ from tests.bad_input.tables import (
 )
 from torch import Tensor
 
+from torchkrr import functional as F
 from torchkrr import kernels
 from torchkrr.errors import InputError, InputTypeError, ShapeError
 
@@ -49,7 +51,9 @@ def accepted(name: str, argument: str, defect: str) -> bool:
 def tensor_cases() -> Iterator[Any]:
     for name, call in CALLS.items():
         for argument in call.tensors:
-            table = {"values": VALUES, "neighbor_indices": {}}.get(argument, POINTS)
+            if argument not in ("query", "centers", "values"):
+                continue  # indices have tables of their own
+            table = VALUES if argument == "values" else POINTS
             for defect in table:
                 if not accepted(name, argument, defect):
                     yield pytest.param(name, argument, defect, id=f"{name}-{argument}-{defect}")
@@ -148,6 +152,73 @@ def test_neighbor_indices_are_refused(name, defect):
     spoil, error, pattern = INDICES[defect]
     arguments = good(neighbor_indices=spoil(good()["neighbor_indices"]))
     check_refused(lambda: CALLS[name].run(arguments), error, pattern)
+
+
+def expected_shape(pattern: str) -> str:
+    return rf"{{name}} must have shape {pattern}"
+
+
+def outside(last: int, what: str) -> str:
+    return rf"{{name}} must lie between 0 and {last} \(there are {last + 1} {what}\), got values from .*Search"
+
+
+# What each takes: the pattern of its shape error, and of its range error.
+CONTINUOUS_INDICES = {
+    "anchor_indices": (expected_shape(r"\(n,\) with at least one row of the centers"), outside(5, "centers")),
+    "anchor_neighbors": (expected_shape(r"\(3, M\), one row for each anchor"), outside(5, "centers")),
+    "nearest_anchors": (expected_shape(r"\(Q, M\) with one row for each of the 3 queries"), outside(2, "anchors")),
+    "coarse_indices": (expected_shape(r"\(n,\) with at least one row of the centers"), outside(5, "centers")),
+    "cell_members": (expected_shape(r"\(2, M\), one row for each coarse point"), outside(5, "centers")),
+    "query_cells": (expected_shape(r"\(Q, M\) with one row for each of the 3 queries"), outside(1, "coarse points")),
+    "center_cells": (expected_shape(r"\(6, 2\), the two nearest of 2 coarse points"), outside(1, "coarse points")),
+}
+
+
+def continuous_cases() -> Iterator[Any]:
+    for name, call in CONTINUOUS.items():
+        for argument in call.tensors:
+            if argument in CONTINUOUS_INDICES:
+                shape, range_ = CONTINUOUS_INDICES[argument]
+                defects = {
+                    "float": (Tensor.float, InputTypeError, r"{name} must have dtype torch\.int64.*Use {name}\.long\(\)"),
+                    "list": (Tensor.tolist, InputTypeError, r"{name} must be a torch\.Tensor, got list"),
+                    "meta": (lambda t: t.to("meta"), InputError, r"{name} must be on the device of the centers.*Move it"),
+                    "too_large": (with_first(99), InputError, range_),
+                    "negative": (with_first(-1), InputError, range_),
+                    "other_shape": (lambda t: torch.stack((t, t)), ShapeError, r"{name} must have shape \("),
+                }
+                if not argument.endswith("indices"):
+                    defects["fewer_rows"] = (lambda t: t[:1], ShapeError, shape)
+                for defect, (spoil, error, pattern) in defects.items():
+                    filled = pattern.replace("{name}", argument)
+                    yield pytest.param(name, argument, spoil, error, filled, id=f"{name}-{argument}-{defect}")
+
+
+@pytest.mark.parametrize(("name", "argument", "spoil", "error", "pattern"), list(continuous_cases()))
+def test_indices_of_the_continuous_forms_are_refused(name, argument, spoil, error, pattern):
+    check_refused(lambda: CONTINUOUS[name].run(good(**{argument: spoil(good()[argument])})), error, pattern)
+
+
+@pytest.mark.parametrize("name", ["blended_kernel_ridge", "blended_power_function"])
+def test_a_blend_with_one_column(name):
+    pattern = r"nearest_anchors needs at least two columns, got 1.*Search one anchor more, or pass last_sets_radius=False"
+    arguments = good(nearest_anchors=good()["nearest_anchors"][:, :1])
+    check_refused(lambda: CONTINUOUS[name].run(arguments), ShapeError, pattern)
+    CONTINUOUS[name].run(arguments, last_sets_radius=False)
+
+
+@pytest.mark.parametrize("name", ["hierarchical_kernel_ridge", "hierarchical_power_function"])
+@pytest.mark.parametrize("argument", ["query_cells", "center_cells"])
+def test_cells_with_one_column(name, argument):
+    pattern = rf"{argument} must have shape \(\d, 2\), the two nearest of 2 coarse points.*Search them with"
+    arguments = good(**{argument: good()[argument][:, :1]})
+    check_refused(lambda: CONTINUOUS[name].run(arguments), ShapeError, pattern)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (1, 3, 2)], ids=str)
+def test_squared_distances_of_another_shape(shape):
+    pattern = r"squared_distances must have shape \(Q, K \+ 1\), the last column for the radius, got "
+    check_refused(lambda: F.blending_weights(torch.rand(shape)), ShapeError, pattern)
 
 
 @pytest.mark.parametrize("name", LOCAL)

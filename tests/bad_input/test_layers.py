@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.bad_input.tables import INF, NAN, NUM_CENTERS, REMOVED, check_refused, dense_layer, good, local_layer, with_first
+from tests.bad_input.tables import (
+    INF,
+    NAN,
+    NUM_CENTERS,
+    REMOVED,
+    blended_layer,
+    check_refused,
+    dense_layer,
+    good,
+    hierarchical_layer,
+    local_layer,
+    with_first,
+)
 from torch import Tensor
 
 from torchkrr import neighbors
 from torchkrr.errors import InputError, InputTypeError, ShapeError
 
-MAKE = {"KernelRidge": dense_layer, "LocalKernelRidge": local_layer}
+MAKE = {
+    "KernelRidge": dense_layer,
+    "LocalKernelRidge": local_layer,
+    "BlendedKernelRidge": blended_layer,
+    "HierarchicalKernelRidge": hierarchical_layer,
+}
 
 
 NEW = {
@@ -79,9 +96,28 @@ def test_learned_tensors_neither_grow_nor_shrink(kind, verb, learned):
 
 
 @pytest.mark.parametrize("index", ["Flat", neighbors.ExactIndex, object()], ids=["string", "class", "object"])
-def test_index_of_a_layer_is_refused(index):
+@pytest.mark.parametrize("make", [local_layer, blended_layer])
+def test_index_of_a_layer_is_refused(index, make):
     pattern = r"index must be a torchkrr\.neighbors index or None, got \w+"
-    check_refused(lambda: local_layer(good(), index=index), InputTypeError, pattern)
+    check_refused(lambda: make(good(), index=index), InputTypeError, pattern)
+
+
+COUNTS = {
+    "num_blended": (blended_layer, 0, InputError, r"num_blended must be at least 1, got 0\. A typical value is 8"),
+    "num_blended_type": (blended_layer, 2.0, InputTypeError, r"num_blended must be an int, got 2\.0"),
+    "num_anchors": (blended_layer, 0, InputError, r"num_anchors must lie between 1 and the number of points \(6\), got 0"),
+    "num_anchors_many": (blended_layer, 7, InputError, r"num_anchors must lie between 1 and the number of points .*got 7"),
+    "num_anchors_type": (blended_layer, "3", InputTypeError, r"num_anchors must be an int, got '3'"),
+    "num_coarse": (hierarchical_layer, 0, InputError, r"num_coarse must be at least 1, got 0\. A typical value is 1000"),
+    "num_coarse_type": (hierarchical_layer, None, InputTypeError, r"num_coarse must be an int, got None"),
+}
+
+
+@pytest.mark.parametrize("case", COUNTS)
+def test_counts_of_the_continuous_layers_are_refused(case):
+    make, count, error, pattern = COUNTS[case]
+    name = "_".join(case.split("_")[:2])
+    check_refused(lambda: make(good(), **{name: count}), error, pattern)
 
 
 @pytest.mark.parametrize("kind", MAKE)

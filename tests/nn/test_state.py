@@ -23,6 +23,7 @@ from tests.nn.layers import (
     predicts_as_rebuilt,
     queries,
     run_python,
+    same,
 )
 
 from torchkrr import functional as F
@@ -48,7 +49,7 @@ def test_a_checkpoint_loads_whatever_is_learned_on_either_side(kind, source, tar
     layer = make(kind, kernel=kernels.Matern32(0.5), **target)
     layer(queries())
     layer.load_state_dict(saved.state_dict())
-    assert torch.equal(layer(queries()), saved(queries()))
+    assert same(kind, layer(queries()), saved(queries()))
     assert {name for name, _ in layer.named_parameters()} == {n for n in ("centers", "values") if target[f"learn_{n}"]}
 
 
@@ -140,6 +141,10 @@ def test_the_layers_show_themselves():
         "  (kernel): Matern32(lengthscale=1.5, learned)",
         ")",
     ]
+    shown = "in_features=3, out_features=2, num_centers=60, num_neighbors=8, "
+    assert make("blended").extra_repr() == shown + "num_blended=3, ridge=0.0001"
+    assert make("blended", num_anchors=9).extra_repr() == shown + "num_blended=3, num_anchors=9, ridge=0.0001"
+    assert make("hierarchical").extra_repr() == shown + "num_coarse=10, ridge=0.0001"
     layer = make("dense", ridge=torch.tensor(0.25))
     layer.append(*data(1, 5))
     assert layer.extra_repr() == "in_features=3, out_features=2, num_centers=65, ridge=0.25"
@@ -170,8 +175,12 @@ def test_leading_dimensions_are_those_of_the_query(kind, shape, trend):
     if kind == "dense":
         assert layer.cardinal_weights(query).shape == (*shape, NUM_CENTERS)
     else:
+        indices, weights = layer.explain(query)
+        assert indices.shape == weights.shape
+        assert indices.shape[:-1] == shape
+    if kind == "local":
         assert layer.neighbors(query).shape == (*shape, NUM_NEIGHBORS)
-        assert layer.explain(query).weights.shape == (*shape, NUM_NEIGHBORS)
+        assert weights.shape == (*shape, NUM_NEIGHBORS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -183,24 +192,39 @@ def test_a_layer_is_its_function(kind):
         expected = F.kernel_ridge(queries(), centers, values, **choices)
         torch.testing.assert_close(layer.leave_one_out(), F.leave_one_out(centers, values, **choices))
         power = F.power_function(queries(), centers, **choices)
+    elif kind == "blended":
+        own = neighbors.nearest(centers, centers, NUM_NEIGHBORS, kernel=layer.kernel)
+        indices = torch.arange(NUM_CENTERS), own, neighbors.nearest(queries(), centers, 4, kernel=layer.kernel)
+        expected = F.blended_kernel_ridge(queries(), centers, values, *indices, **choices)
+        power = F.blended_power_function(queries(), centers, *indices, **choices)
+    elif kind == "hierarchical":
+        coarse = F.farthest_points(centers, 10, distance=layer.kernel)
+        in_cells, of_queries = (neighbors.nearest(x, centers[coarse], 2, kernel=layer.kernel) for x in (centers, queries()))
+        rows = neighbors.nearest(centers[coarse], centers, NUM_CENTERS, kernel=layer.kernel)
+        own = [torch.cat((row[in_cells[row, 0] == i], row[in_cells[row, 0] != i])) for i, row in enumerate(rows)]
+        indices = coarse, torch.stack(own)[:, :NUM_NEIGHBORS], of_queries, in_cells
+        expected = F.hierarchical_kernel_ridge(queries(), centers, values, *indices, **choices)
+        power = F.hierarchical_power_function(queries(), centers, *indices, **choices)
     else:
         indices = neighbors.nearest(queries(), centers, NUM_NEIGHBORS, kernel=layer.kernel)
         expected = F.local_kernel_ridge(queries(), centers, values, indices, **choices)
         power = F.local_power_function(queries(), centers, indices, **choices)
         assert torch.equal(layer.neighbors(queries()), indices)
-    torch.testing.assert_close(layer(queries()), expected)
+    torch.testing.assert_close(layer(queries()), expected, rtol=1e-5, atol=5e-5)
     torch.testing.assert_close(layer.power_function(queries()), power)
 
 
 @pytest.mark.parametrize("trend", [None, "constant"])
-@pytest.mark.parametrize("fade", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "choices"), [("local", {}), ("local", {"fade": True}), ("blended", {}), ("hierarchical", {})], ids=str
+)
 @pytest.mark.parametrize("shape", [(9,), (2, 3)], ids=str)
-def test_explanation_adds_up_to_the_prediction(trend, fade, shape):
-    layer = make("local", trend=trend, fade=fade)
+def test_explanation_adds_up_to_the_prediction(kind, choices, trend, shape):
+    layer = make(kind, trend=trend, **choices)
     query = queries(*shape)
     indices, weights = layer.explain(query)
     total = (weights.unsqueeze(-1) * layer.values[indices]).sum(-2)
-    torch.testing.assert_close(total, layer(query), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(total, layer(query), rtol=1e-4, atol=5e-5)
     if trend:
         torch.testing.assert_close(weights.sum(-1), torch.ones(shape))
 
@@ -253,8 +277,9 @@ def test_a_copy_predicts_the_same_and_is_independent(kind, way, learned, used_be
     assert torch.equal(layer(queries()), before)
 
 
-def test_a_copy_does_not_carry_the_centers_twice():
-    layer = make("local", *data(count=2000))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "dense"])
+def test_a_copy_does_not_carry_the_centers_twice(kind):
+    layer = make(kind, *data(count=2000))
     size = len(pickle.dumps(layer))
     layer(queries())
     assert len(pickle.dumps(layer)) < 1.01 * size

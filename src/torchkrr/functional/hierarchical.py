@@ -232,12 +232,23 @@ def weights_of_hierarchical(
 
 
 @full_precision
-def power_of_hierarchical(query: Tensor, centers: Tensor, cells: Cells, *, kernel: Kernel, **choices: Any) -> Tensor:
+def power_of_hierarchical(
+    query: Tensor,
+    centers: Tensor,
+    cells: Cells,
+    *,
+    kernel: Kernel,
+    ridge: float | Tensor,
+    trend: Trend,
+    on_singular: OnSingular,
+) -> Tensor:
     """The power function `(Q,)`, in chunks of queries."""
+    _check_choices(query, centers, centers[:, :0], kernel, ridge, trend, on_singular)
+    choices: dict[str, Any] = {"kernel": kernel, "trend": trend, "on_singular": on_singular}
     finest = torch.float64 if has_float64(query.device) else working_dtype(query.dtype)
     wide_query, wide_centers = query.to(finest), centers.to(finest)
     coarse = wide_centers.index_select(0, cells.coarse)
-    ridge = torch.as_tensor(choices["ridge"], dtype=finest, device=query.device)
+    ridge = torch.as_tensor(ridge, dtype=finest, device=query.device)
     number = torch.full((len(centers),), -1, device=query.device)
     number[cells.coarse] = torch.arange(len(coarse), device=query.device)
     rows = []
@@ -247,7 +258,7 @@ def power_of_hierarchical(query: Tensor, centers: Tensor, cells: Cells, *, kerne
     for chunk in ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES)):
         part = cells._replace(of_query=cells.of_query[order[chunk]])
         z = wide_query[order[chunk]]
-        outer, inner, members = weights_of_hierarchical(z, wide_centers, part, kernel=kernel, **choices)
+        outer, inner, members = weights_of_hierarchical(z, wide_centers, part, ridge=ridge, **choices)
         x = wide_centers[members]  # (q, W, D)
         image = outer @ kernel(coarse, coarse) + ridge_rows(ridge, cells.coarse) * outer - 2 * kernel(z, coarse)
         squared = 1 + (outer * image).sum(-1)

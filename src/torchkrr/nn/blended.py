@@ -47,7 +47,7 @@ class BlendedKernelRidge(KeepingLayer[_Anchors, Expansions]):
         centers: points the regressor is built on.
         values: values at the centers; for classification one-hot labels.
         num_neighbors: centers per anchor.
-        num_blended: anchors per prediction. More are smoother and, up to about four, more accurate.
+        num_blended: anchors per prediction. More are smoother, and with smooth kernels a little more accurate.
         num_anchors: `None` makes every center an anchor; else as many, spread out by `functional.farthest_points`, which
             bounds the memory and no longer interpolates. No more than the centers are used.
         kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
@@ -218,7 +218,7 @@ def _predict(query: Tensor, centers: Tensor, values: Tensor, layer: BlendedKerne
         solved = layer._so_far(anchors)
         at, points = Points(query, layer._embed(query)), layer._points(anchors.embedded)
         numbers, blend = _find(at.embedded, anchors, layer)
-        (count, shared), flat = numbers.shape, numbers.flatten()
+        (count, shared), flat = numbers.shape, numbers.flatten().contiguous()
         owners = torch.arange(count, device=query.device).repeat_interleave(shared)
         missing = solved.missing(flat)
         if len(missing):
