@@ -67,7 +67,7 @@ def test_derivatives(kernel, trend, num_coarse, check):
     kernel = kernel(1.3, learn_lengthscale=True)
     query, centers, values = (t.requires_grad_() for t in (problem.query, problem.centers, problem.values))
     ridge = torch.tensor(1e-2, dtype=torch.float64, requires_grad=True)
-    named = indices(query, centers, F.farthest_points(centers, num_coarse), 4)
+    named = indices(query, centers, F.farthest_points(centers, num_coarse), 9)
 
     def predict(query, centers, values, ridge, *parameters):
         return F.hierarchical_kernel_ridge(query, centers, values, **named, kernel=kernel, ridge=ridge, trend=trend)

@@ -84,6 +84,17 @@ def test_large_coefficients_are_summed_in_float64():
     assert not rough._solved._kept.wide[: rough._solved.size].any()
 
 
+def test_the_rest_that_cells_correct_is_taken_in_float64():
+    torch.manual_seed(0)
+    centers, query = torch.randn(400, 3), torch.randn(50, 3)
+    values = centers.sum(1, keepdim=True).sin()
+    choices = {"kernel": kernels.Gaussian(2.0), "num_coarse": 30}
+    layer = nn.HierarchicalKernelRidge(centers, values, 20, **choices)
+    exact = nn.HierarchicalKernelRidge(centers.double(), values.double(), 20, **choices)(query.double())
+    for found in (layer(query), layer(query.requires_grad_())):
+        assert (found - exact).abs().max() < 5e-5
+
+
 @pytest.mark.parametrize("kind", CONTINUOUS)
 def test_only_what_queries_meet_is_solved_and_only_once(kind, solved):
     centers, values = data(1, 300)
@@ -260,9 +271,12 @@ def test_singular_cells_warn_when_solved_and_raise_if_asked_to(kind):
 def test_errors_name_the_query():
     centers, values = data()
     centers[1] = centers[0]
-    layer = make("blended", centers, values, ridge=0.0, on_singular="raise", num_blended=1)
-    far = centers[2:5] + 5 * (centers[2:5] - centers[0])
-    for query in (torch.cat((far, centers[:1])), torch.cat((far, centers[:1])).requires_grad_()):
+    layer = make("blended", centers, values, ridge=0.0, on_singular="raise", num_blended=2)
+    lists = neighbors.nearest(centers, centers, NUM_NEIGHBORS)
+    alone = ~((lists == 0).any(1) & (lists == 1).any(1))
+    good = queries(60)[alone[neighbors.nearest(queries(60), centers, 2)].all(1)][:3]
+    layer(good)
+    for query in (torch.cat((good, centers[:1])), torch.cat((good, centers[:1])).requires_grad_()):
         with pytest.raises(SolveError, match="The first is query 3;"):
             layer(query)
 
