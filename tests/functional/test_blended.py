@@ -123,6 +123,17 @@ def test_weights_in_the_limits(case, dtype):
     assert gradient.isfinite().all()
 
 
+def test_weights_are_curved_on_an_anchor():
+    anchors = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
+
+    def second(point: Tensor) -> Tensor:
+        return F.blending_weights((anchors - point).square().sum(-1)[None])[0, 1]
+
+    hessian = torch.autograd.functional.hessian(second, torch.zeros(2, dtype=torch.float64))
+    # Near the first anchor the share of the second is |z|^2 ((R - 1) / R)^2, with R = 2.
+    torch.testing.assert_close(hessian, 0.5 * torch.eye(2, dtype=torch.float64))
+
+
 def test_weights_of_all_anchors_there_are():
     distances = np.array([0.5, 1.0, 2.0])
     weights = F.blending_weights(torch.from_numpy(distances**2)[None], last_sets_radius=False)[0]
