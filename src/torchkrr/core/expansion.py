@@ -118,39 +118,48 @@ class Expansions:
     ) -> Tensor:
         """The regressors `numbers` `(P,)` at the queries `owners` `(P,)`; `members` `(A, M)` are those of all. `(P, C)`."""
         assert self._kept is not None
-        slots = self._slots[numbers]
-        wide = self._kept.wide[slots]
-        if not bool(wide.any()):
-            return _evaluate(query.embedded, centers.embedded, self._kept.table, slots, owners, members[numbers], kernel)
+        wide = self._kept.wide[self._slots[numbers]]
         result = query.embedded.new_empty(len(numbers), self._kept.table.shape[-1])
-        for mask in (wide, ~wide):
+        for mask in (~wide, wide):
             rows = mask.nonzero().squeeze(1)
             if len(rows) == 0:
                 continue
-            own, points, others = members[numbers[rows]], query.embedded, centers.embedded
+            points, others, own = query.embedded, centers.embedded, members
             if mask is wide:
-                used, own = torch.unique(own, return_inverse=True)
                 points = query.wide(torch.arange(len(points), device=points.device), kernel)
+                used, own = _used(members, numbers[rows], len(others))
                 others = centers.wide(used, kernel)
-            result[rows] = _evaluate(points, others, self._kept.table, slots[rows], owners[rows], own, kernel).to(
-                result.dtype
-            )
+            result[rows] = self._sums(points, others, numbers[rows], owners[rows], own, kernel).to(result.dtype)
         return result
 
+    def _sums(
+        self, query: Tensor, centers: Tensor, numbers: Tensor, owners: Tensor, members: Tensor, kernel: Kernel
+    ) -> Tensor:
+        assert self._kept is not None
+        table, slots = self._kept.table, self._slots
 
-def _evaluate(
-    query: Tensor, centers: Tensor, table: Tensor, slots: Tensor, owners: Tensor, members: Tensor, kernel: Kernel
-) -> Tensor:
-    def work(chunk: slice) -> tuple[Tensor, ...]:
-        with torch.no_grad():
-            offsets = centers[members[chunk]] - query[owners[chunk]].unsqueeze(1)  # (p, M, E)
-            cross = kernel.of_squared(offsets.square_().sum(-1)).unsqueeze(1)  # (p, 1, M)
-            own = table[slots[chunk]].to(cross.dtype)  # (p, M + 1, C)
-            return (torch.baddbmm(own[:, -1:], cross, own[:, :-1]).squeeze(1),)
+        def work(chunk: slice) -> tuple[Tensor, ...]:
+            with torch.no_grad():
+                which = numbers[chunk]
+                offsets = centers[members[which]] - query[owners[chunk]].unsqueeze(1)  # (p, M, E)
+                cross = kernel.of_squared(offsets.square_().sum(-1)).unsqueeze(1)  # (p, 1, M)
+                own = table[slots[which]].to(cross.dtype)  # (p, M + 1, C)
+                return (torch.baddbmm(own[:, -1:], cross, own[:, :-1]).squeeze(1),)
 
-    width, outputs = table.shape[1:]
-    row_bytes = width * (2 * query.shape[1] + 3 + 3 * outputs) * query.element_size()
-    return collect(work, ranges(len(members), rows_per_chunk(row_bytes, chunk_bytes(query.device))), query.device)[0]
+        width, outputs = table.shape[1:]
+        row_bytes = width * (2 * query.shape[1] + 3 + 3 * outputs) * query.element_size()
+        chunks = ranges(len(numbers), rows_per_chunk(row_bytes, chunk_bytes(query.device)))
+        return collect(work, chunks, query.device)[0]
+
+
+def _used(members: Tensor, numbers: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The rows that the lists `numbers` name, and all lists as positions among those (wrong in the other lists)."""
+    named = torch.zeros(count, dtype=torch.bool, device=members.device)
+    met = torch.unique(numbers)
+    named[members[met].flatten()] = True
+    positions = torch.zeros_like(members)
+    positions[met] = (named.cumsum(0) - 1)[members[met]]
+    return named.nonzero().squeeze(1), positions
 
 
 def expand(query: Points, centers: Points, regressor: Regressors, kernel: Kernel) -> Tensor:

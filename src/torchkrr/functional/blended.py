@@ -235,7 +235,8 @@ def solve_blended(
         check_finite("centers", centers)
         dtype = working_dtype(query.dtype)
         embedded = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
-    weights = weights_of(embedded, blend)  # (Q, K)
+    squared = squared_distances_to(*embedded, blend.anchors)  # (Q, K + 1)
+    weights = blending_weights(squared, last_sets_radius=blend.last_sets_radius)  # (Q, K)
     (count, shared), width = weights.shape, blend.members.shape[-1]
     owners = torch.arange(count, device=query.device).repeat_interleave(shared)  # (Q K,)
     first, power_squared = solve_cells(
@@ -260,12 +261,6 @@ def solve_blended(
     if not bool(torch.isfinite(result.detach().sum())):
         check_finite("values", values)
     return result.to(query.dtype), power.to(query.dtype)
-
-
-def weights_of(embedded: tuple[Tensor, Tensor], blend: Blend) -> Tensor:
-    """`(Q, K)` blending weights for embedded queries and centers."""
-    squared = squared_distances_to(*embedded, blend.anchors)  # (Q, K + 1)
-    return blending_weights(squared, last_sets_radius=blend.last_sets_radius)
 
 
 def _checked_blend(

@@ -11,8 +11,9 @@ from .._checks import check_alike, check_count, check_finite, check_integer, che
 from .._precision import full_precision
 from ..core.expansion import Expansions, Points, Regressors, find_coefficients
 from ..core.local import Kind
+from ..distances import squared_distances_to
 from ..errors import InputError, InputTypeError
-from ..functional.blended import Blend, solve_blended, weights_of
+from ..functional.blended import Blend, blending_weights, solve_blended
 from ..functional.greedy import farthest_points
 from ..functional.local import OnSingular, Trend
 from ..kernels import Kernel
@@ -148,8 +149,8 @@ class BlendedKernelRidge(KeepingLayer[_Anchors, Expansions]):
         return [f"num_neighbors={self.num_neighbors}", f"num_blended={self.num_blended}", *anchors]
 
 
-def _find(query: Tensor, anchors: _Anchors, layer: BlendedKernelRidge) -> tuple[Tensor, Blend]:
-    """The numbers of the blended anchors `(Q, K)`, and what they stand for; `query` is embedded."""
+def _find(query: Tensor, anchors: _Anchors, layer: BlendedKernelRidge) -> tuple[Tensor, Tensor]:
+    """The numbers of the anchors near embedded queries, `(Q, K)` that are blended and have their lists, and all of them."""
     last_sets_radius = layer.num_blended < len(anchors.rows)
     near = anchors.search.search(query, layer.num_blended + 1 if last_sets_radius else len(anchors.rows)).indices
     blended = near[:, :-1] if last_sets_radius else near
@@ -158,7 +159,7 @@ def _find(query: Tensor, anchors: _Anchors, layer: BlendedKernelRidge) -> tuple[
     if len(numbers):
         found = layer.index.search(anchors.embedded.detach()[anchors.rows[numbers]], layer.num_neighbors).indices
         anchors.lists[numbers], anchors.listed[numbers] = found, True
-    return blended, Blend(anchors.rows[near], anchors.lists[blended], last_sets_radius)
+    return blended, near
 
 
 def _check(query: Tensor, centers: Tensor, layer: BlendedKernelRidge) -> None:
@@ -175,7 +176,8 @@ def _solve(
     _check(query, centers, layer)
     anchors = layer._layout()
     embedded = layer._embed(query), anchors.embedded
-    _, blend = _find(embedded[0], anchors, layer)
+    blended, near = _find(embedded[0], anchors, layer)
+    blend = Blend(anchors.rows[near], anchors.lists[blended], near.shape != blended.shape)
     return *solve_blended(query, centers, values, blend, kind=kind, embedded=embedded, **layer._choices()), blend
 
 
@@ -217,12 +219,13 @@ def _predict(query: Tensor, centers: Tensor, values: Tensor, layer: BlendedKerne
         anchors = layer._layout()
         solved = layer._so_far(anchors)
         at, points = Points(query, layer._embed(query)), layer._points(anchors.embedded)
-        numbers, blend = _find(at.embedded, anchors, layer)
+        numbers, near = _find(at.embedded, anchors, layer)
         (count, shared), flat = numbers.shape, numbers.flatten().contiguous()
         owners = torch.arange(count, device=query.device).repeat_interleave(shared)
         missing = solved.missing(flat)
         if len(missing):
             solved.add(missing, _regressors(missing, flat, owners, anchors, points, values, layer))
         parts = solved.evaluate(at, points, flat, owners, anchors.lists, layer.kernel)
-        weights = weights_of((at.embedded, anchors.embedded), blend)
+        squared = squared_distances_to(at.embedded, anchors.embedded, anchors.rows[near])
+        weights = blending_weights(squared, last_sets_radius=near.shape != numbers.shape)
         return (parts.view(count, shared, -1) * weights.unsqueeze(-1)).sum(1).to(query.dtype)
