@@ -70,6 +70,27 @@ def test_with_and_without_gradients_the_prediction_is_the_same(choice, kernel, t
         torch.testing.assert_close(found.double(), truth(query.double()), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("num_blended", [3, 99])
+def test_few_anchors_are_the_farthest_points_with_their_own_neighbors(num_blended):
+    centers, values = (tensor.double() for tensor in data())
+    layer = make("blended", centers, values, num_anchors=20, num_blended=num_blended)
+    anchors = F.farthest_points(centers, 20, distance=layer.kernel)
+    own = neighbors.nearest(centers[anchors], centers, NUM_NEIGHBORS)
+    near = neighbors.nearest(queries().double(), centers[anchors], min(num_blended + 1, 20))
+    expected = F.blended_kernel_ridge(
+        queries().double(),
+        centers,
+        values,
+        anchors,
+        own,
+        near,
+        kernel=layer.kernel,
+        ridge=1e-4,
+        last_sets_radius=num_blended < 20,
+    )
+    torch.testing.assert_close(layer(queries().double()), expected)
+
+
 def test_large_coefficients_are_summed_in_float64():
     centers, _ = data(3, 400)
     layer = make("blended", centers, centers.sin(), kernel=kernels.Gaussian(4.0), ridge=1e-9)
@@ -298,6 +319,22 @@ def test_memory_of_a_prediction_is_bounded(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "square_", watching)
     torch.testing.assert_close(layer(query), expected)
     assert 0 < largest < 50_000
+
+
+@pytest.mark.parametrize("kind", CONTINUOUS)
+def test_explanations_and_powers_do_not_depend_on_the_chunks(kind, monkeypatch):
+    layer, query = make(kind, *data(1, 300)), queries(50)
+    indices, weights = layer.explain(query)
+    power = layer.power_function(query)
+    for module in ("nn.hierarchical", "functional.hierarchical"):
+        monkeypatch.setattr(f"torchkrr.{module}.SEARCH_BYTES", 30_000)
+    monkeypatch.setattr("torchkrr._chunking.CPU_CHUNK_BYTES", 30_000)
+    again = layer.explain(query)
+    # Where a cell has few members, other centers fill up its list, with weight zero.
+    counts = weights.abs() > 1e-9
+    assert torch.equal(again.indices[counts], indices[counts])
+    torch.testing.assert_close(again.weights, weights, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(layer.power_function(query), power, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", CONTINUOUS)

@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from .._checks import check_alike, check_finite, check_integer, check_num_neighbors, check_same_rows
+from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._precision import full_precision
 from ..core.expansion import Expansions, Points, Regressors, expand, find_coefficients
 from ..errors import InputError
@@ -171,9 +173,16 @@ def _power(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> Te
 @full_precision
 def _explain(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> tuple[Tensor, Tensor]:
     _, _, cells = _find(query, centers, layer)
-    outer, inner, members = weights_of_hierarchical(query, centers, cells, **layer._choices())
-    coarse = cells.coarse.expand(len(query), -1)
-    return torch.cat((coarse, members), dim=1), torch.cat((outer, inner), dim=1)
+    width, parts = cells.members.shape[1], []
+    # In between, the weights of a chunk are spread over all centers.
+    for chunk in ranges(len(query), rows_per_chunk(2 * len(centers) * query.element_size(), SEARCH_BYTES)):
+        part = cells._replace(of_query=cells.of_query[chunk])
+        outer, inner, members = weights_of_hierarchical(query[chunk], centers, part, **layer._choices())
+        missing = (0, width - members.shape[1])  # the lists of a chunk are no longer than they have to be
+        coarse = cells.coarse.expand(len(outer), -1)
+        parts.append((torch.cat((coarse, pad(members, missing)), 1), torch.cat((outer, pad(inner, missing)), 1)))
+    indices, weights = (torch.cat(column) for column in zip(*parts, strict=True))
+    return indices, weights
 
 
 @full_precision
