@@ -13,7 +13,7 @@ from torchkrr import errors
 PACKAGE = pathlib.Path(torchkrr.__file__).parent
 LAYERS = [
     {"errors"},
-    {"_checks", "_chunking", "_precision", "_state"},
+    {"_checks", "_chunking", "_precision", "_progress", "_state"},
     {"distances"},
     {"_radial"},
     {"transforms"},
@@ -21,6 +21,7 @@ LAYERS = [
     {"neighbors", "core"},
     {"functional"},
     {"nn"},
+    {"tuning"},
 ]
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 # Inside a folder, files are ordered too.
@@ -29,6 +30,7 @@ ORDERED_FOLDERS = {
     "neighbors": ["base", "exact", "faiss_index"],
     "functional": ["local", "ridge", "bounds", "greedy", "transport", "blended", "voronoi", "hierarchical"],
     "nn": ["support", "ridge", "local", "transport", "kept", "blended", "hierarchical"],
+    "tuning": ["scores", "leave_one_out", "selection", "select", "learned", "descent", "metric", "intervals"],
 }
 MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]
 
@@ -79,9 +81,20 @@ def test_errors_and_warnings_have_one_base_each():
 
 def test_core_needs_only_torch_and_numpy():
     allowed = {"torch", "numpy", "torchkrr"}
-    standard = {"__future__", "abc", "collections", "concurrent", "functools", "importlib", "math", "numbers", "os"}
-    standard |= {"sys", "threading"}
-    standard |= {"typing", "warnings"}
+    standard = {
+        "__future__",
+        "abc",
+        "collections",
+        "concurrent",
+        "copy",
+        "dataclasses",
+        "functools",
+        "importlib",
+        "math",
+        "numbers",
+        "os",
+    }
+    standard |= {"sys", "threading", "time", "types", "typing", "warnings"}
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

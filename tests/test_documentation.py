@@ -9,11 +9,14 @@ import pytest
 import torch
 
 import torchkrr
-from torchkrr import functional, kernels, neighbors
+from torchkrr import functional, kernels, neighbors, tuning
 
 ROOT = pathlib.Path(__file__).parents[1]
 # An assignment has no short form; every other public function shows one.
-PUBLIC = [getattr(functional, name) for name in functional.__all__ if name != "Path"] + [neighbors.nearest]
+PUBLIC = [getattr(functional, name) for name in functional.__all__ if name != "Path"] + [
+    neighbors.nearest,
+    tuning.local_leave_one_out,
+]
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,6 +50,8 @@ def equivalent_code(function) -> str:
 
 
 def result_of(value):
+    if isinstance(value, tuning.LeftOut):
+        return value.means, value.powers
     return tuple(value) if isinstance(value, tuple) else value
 
 

@@ -5,10 +5,11 @@ Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`
 """
 
 from . import errors, functional, kernels, neighbors, nn, transforms, tuning
-from .tuning import learn_metric, select
+from .tuning import calibrate, learn_metric, select
 
 __all__ = [
     "__version__",
+    "calibrate",
     "errors",
     "functional",
     "kernels",

@@ -1,9 +1,22 @@
 """Everything that is chosen from the data, by leave-one-out: kernel and metric, number of neighbors, ridge, intervals."""
 
+from .intervals import Calibration, Interval, calibrate
 from .learned import LearnedMetric, Progressed
 from .leave_one_out import LeftOut, local_leave_one_out
 from .metric import learn_metric
 from .select import select
 from .selection import Selection, Trial
 
-__all__ = ["LearnedMetric", "LeftOut", "Progressed", "Selection", "Trial", "learn_metric", "local_leave_one_out", "select"]
+__all__ = [
+    "Calibration",
+    "Interval",
+    "LearnedMetric",
+    "LeftOut",
+    "Progressed",
+    "Selection",
+    "Trial",
+    "calibrate",
+    "learn_metric",
+    "local_leave_one_out",
+    "select",
+]

@@ -64,12 +64,12 @@ class LearnedMetric:
     def _plot_metric(self, figure: Any, axis: Any) -> None:
         lengthscale = self.kernel.lengthscale.detach()
         if lengthscale.ndim == 1:
-            axis.bar(range(len(lengthscale)), 1 / lengthscale)
+            axis.bar(range(len(lengthscale)), (1 / lengthscale).tolist())
             axis.set_xlabel("feature")
             axis.set_ylabel("1 / lengthscale: how much it counts")
             return
         weight = self._matrix()
-        image = axis.imshow(weight.mT @ weight, cmap="RdBu_r")
+        image = axis.imshow((weight.mT @ weight).tolist(), cmap="RdBu_r")
         axis.set_xlabel("feature")
         axis.set_ylabel("feature")
         axis.set_title("metric $W^T W$", fontsize=9)

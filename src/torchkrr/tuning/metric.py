@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .._checks import check_choice, check_count, check_positive, check_ridge
+from .._checks import check_choice, check_count, check_integer, check_positive, check_ridge
 from .._state import register
 from ..errors import InputError
 from ..functional.local import Trend
@@ -134,7 +134,9 @@ def _prepared(kernel: Kernel | None, centers: Tensor, metric: Metric, rank: int 
         register(working, "log_lengthscale", logs, learn=True)
         return working
     if rank is not None:
-        check_count("rank", rank, features)
+        check_integer("rank", rank)
+        if not 1 <= rank <= features:
+            raise InputError(f"rank must lie between 1 and the number of embedded features ({features}), got {rank}.")
     weight = torch.diag(torch.exp(-logs))
     if rank is not None and rank < features:
         # The directions in which the embedded centers vary most.

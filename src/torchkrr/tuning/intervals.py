@@ -1,0 +1,187 @@
+r"""Uncertainty from leave-one-out: a scale for the power function, and intervals with coverage.
+
+The power function $\epsilon$ is the standard deviation of a Gaussian process of unit scale, so $s\,\epsilon$ is that of the
+function behind data of scale $s$, and $s\sqrt{\epsilon^2+\lambda}$ that of a new observation. With $r_i$ the leave-one-out
+residual of row $i$ and $v_i=\epsilon_i^2+\lambda$ its variance in units of $s^2$,
+
+$$ s^2 = \frac{\sum_i r_i^2}{\sum_i v_i} \quad\text{(global)},\qquad
+   s(z) = \sqrt{\tfrac\pi2}\,\frac{m_0\,\overline{|r|} + \sum_{j\in\sigma(z)} |r_j|}{m_0\,\overline{\sqrt v} +
+   \sum_{j\in\sigma(z)} \sqrt{v_j}} \quad\text{(per cell)}. $$
+
+Both have the right value for Gaussian residuals. Ratios of sums, not means of ratios: repeated rows have a variance near
+zero, and a single one that disagrees with its copies would rule the mean.
+
+Intervals do not rely on the Gaussian: $[m - q\,s\sqrt v,\ m + q\,s\sqrt v]$ with $q$ the $\lceil(n+1)\gamma\rceil$-th
+smallest of the normalized residuals $|r_i|/(s_i\sqrt{v_i})$, $\gamma$ the coverage.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._checks import check_alike, check_choice, check_count, check_finite, check_points, check_same_rows, check_values
+from ..errors import InputError, InputTypeError
+from ..nn import LocalKernelRidge
+from .leave_one_out import local_leave_one_out, sample_rows
+
+Scale = Literal["global", "cell"]
+# The weight of the global scale in that of a cell, in neighbors.
+PRIOR_NEIGHBORS = 10.0
+SMALLEST_VARIANCE = 1e-12
+
+
+class Interval(NamedTuple):
+    """Predictions with their lower and upper limits."""
+
+    mean: Tensor  # (Q, C)
+    lower: Tensor  # (Q, C)
+    upper: Tensor  # (Q, C)
+
+
+class Calibration(NamedTuple):
+    """What the residuals of a layer say about its errors; made by `calibrate`."""
+
+    layer: LocalKernelRidge
+    scale: Tensor  # (C,): s
+    residuals: Tensor | None  # (N, C) with a scale per cell: |r| of each center
+    spreads: Tensor | None  # (N,) likewise: sqrt(v)
+    scores: Tensor  # (n, C): normalized residuals, sorted
+
+    def std(self, query: Tensor, *, observation: bool = False) -> Tensor:
+        """Standard deviation of the function at `(Q, D)`, or of a new observation there; `(Q, C)`."""
+        power = self.layer.power_function(query)
+        variance = _variance(power, self.layer) if observation else power.square()
+        return self._scale_at(query) * variance.sqrt().unsqueeze(-1)
+
+    def interval(self, query: Tensor, coverage: float = 0.9) -> Interval:
+        """Limits between which a new observation at `(Q, D)` falls with probability `coverage`.
+
+        The limits are infinite where too few residuals are known for the coverage asked for.
+        """
+        if not isinstance(coverage, float) or not 0 < coverage < 1:
+            raise InputError(f"coverage must be a number between 0 and 1, got {coverage!r}.")
+        mean = self.layer(query)
+        half = self.quantile(coverage) * self.std(query, observation=True)
+        return Interval(mean, mean - half, mean + half)
+
+    def quantile(self, coverage: float) -> Tensor:
+        """How many standard deviations of an observation the interval reaches; `(C,)`."""
+        rank = math.ceil((len(self.scores) + 1) * coverage)
+        return self.scores[rank - 1] if rank <= len(self.scores) else torch.full_like(self.scale, math.inf)
+
+    def _scale_at(self, query: Tensor) -> Tensor:
+        if self.residuals is None:
+            return self.scale
+        if len(self.residuals) != self.layer.num_centers:
+            raise InputError(
+                f"The layer has {self.layer.num_centers} centers but was calibrated with {len(self.residuals)}. "
+                "Calibrate it again."
+            )
+        return self._cell_scale(self.layer.neighbors(query))
+
+    def _cell_scale(self, indices: Tensor) -> Tensor:
+        """`(Q, C)` from the residuals of the neighbors `(Q, M)`, drawn towards those of all centers."""
+        assert self.residuals is not None
+        assert self.spreads is not None
+        residual = self.residuals[indices].sum(1) + PRIOR_NEIGHBORS * self.residuals.mean(0)
+        spread = self.spreads[indices].sum(1) + PRIOR_NEIGHBORS * self.spreads.mean()
+        return math.sqrt(math.pi / 2) * residual / spread.unsqueeze(-1)
+
+
+def calibrate(
+    layer: LocalKernelRidge,
+    query: Tensor | None = None,
+    values: Tensor | None = None,
+    *,
+    scale: Scale = "cell",
+    num_samples: int = 2000,
+    seed: int = 0,
+) -> Calibration:
+    r"""Learn from residuals how far the predictions of a layer can be trusted.
+
+    Without `query` and `values` the residuals are those of leave-one-out over the centers of the layer (jackknife): no data
+    are lost, and coverage holds to the degree that leaving one row out does not change the predictor. With rows that are
+    not among the centers (split conformal) the coverage of `interval` is guaranteed, at least `coverage` on average over
+    draws of the data, whatever the kernel, as long as these rows and the later ones are exchangeable.
+
+    Args:
+        layer: a `LocalKernelRidge`; later changes of its centers or values need a new calibration.
+        query, values: rows kept apart from the layer, or `None` for leave-one-out.
+        scale: `"global"` is one scale for all queries; `"cell"` follows how large residuals are around each query. It
+            takes a leave-one-out prediction of every center.
+        num_samples: rows to leave out for the normalized residuals.
+        seed: which rows.
+
+    Shape:
+        - query: `(n, D)`; values: `(n, C)`
+
+    Example:
+        >>> x = torch.rand(500, 1)
+        >>> y = torch.sin(6 * x) + 0.1 * torch.randn(500, 1)
+        >>> layer = torchkrr.nn.LocalKernelRidge(x, y, 30, ridge=0.1, trend="constant")
+        >>> found = torchkrr.tuning.calibrate(layer).interval(torch.rand(4, 1), coverage=0.9)
+        >>> bool((found.lower < found.upper).all())
+        True
+    """
+    if not isinstance(layer, LocalKernelRidge):
+        raise InputTypeError(f"layer must be a torchkrr.nn.LocalKernelRidge, got {type(layer).__name__}.")
+    check_choice("scale", scale, ("global", "cell"))
+    check_count("num_samples", num_samples, max(num_samples, 1) if isinstance(num_samples, int) else 1)
+    if (query is None) != (values is None):
+        raise InputError("Give query and values together, or neither for leave-one-out.")
+    with torch.no_grad():
+        return _calibrate(layer, query, values, scale, num_samples, seed)
+
+
+def _calibrate(
+    layer: LocalKernelRidge, query: Tensor | None, values: Tensor | None, scale: Scale, num_samples: int, seed: int
+) -> Calibration:
+    count = layer.num_centers
+    sampled = sample_rows(count, num_samples, seed, layer.centers.device)
+    rows = torch.arange(count, device=sampled.device) if scale == "cell" else sampled
+    left_out = local_leave_one_out(
+        layer.centers,
+        layer.values,
+        min(layer.num_neighbors, count - 1),
+        kernel=layer.kernel,
+        ridge=layer.ridge,
+        trend=layer.trend,
+        fade=layer.fade,
+        normalize=layer.normalize,
+        on_singular=layer.on_singular,
+        rows=rows,
+    )
+    residuals = (left_out.means - layer.values[rows]).abs()  # (n, C)
+    spreads = _variance(left_out.powers, layer).sqrt()  # (n,)
+    whole = (residuals.square().sum(0) / spreads.square().sum()).sqrt()  # (C,)
+    if scale == "cell":
+        known = Calibration(layer, whole, residuals, spreads, residuals[:0])
+        # The neighbors a row was predicted from: its own residual takes no part in its scale.
+        cells = left_out.neighbor_indices[sampled][:, : layer.num_neighbors]
+        residuals, std = residuals[sampled], known._cell_scale(cells) * spreads[sampled].unsqueeze(-1)
+    else:
+        known = Calibration(layer, whole, None, None, residuals[:0])
+        std = whole * spreads.unsqueeze(-1)
+    if query is not None and values is not None:
+        residuals, std = _held_out(known, query, values)
+    std = std.clamp_min(torch.finfo(std.dtype).tiny)
+    return known._replace(scores=(residuals / std).sort(0).values)
+
+
+def _held_out(known: Calibration, query: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    check_points("query", query)
+    check_values(values)
+    check_alike(query=query, values=values, centers=known.layer.centers)
+    check_same_rows("query", query, "values", values)
+    check_finite("values", values)
+    return (known.layer(query) - values).abs(), known.std(query, observation=True)
+
+
+def _variance(power: Tensor, layer: LocalKernelRidge) -> Tensor:
+    """Of an observation, in units of the squared scale."""
+    ridge = torch.as_tensor(layer.ridge, dtype=power.dtype, device=power.device).detach()
+    return (power.square() + ridge).clamp_min(SMALLEST_VARIANCE)

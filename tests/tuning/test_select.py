@@ -1,0 +1,192 @@
+"""The choice against brute force, and what a user sees of it."""
+
+import itertools
+import math
+import sys
+import warnings
+
+import matplotlib as mpl
+import pytest
+import torch
+
+import torchkrr
+from torchkrr import kernels, transforms, tuning
+from torchkrr.errors import InputError, MissingExtraError
+
+mpl.use("Agg")
+
+
+# A small grid, where the size of the grid is not what a test is about.
+SMALL = {
+    "kernels": [kernels.Exponential(), kernels.Gaussian(0.3)],
+    "lengthscales": (0.5, 1.0, 2.0),
+    "ridges": (1e-4, 1e-2, 1e-1, 1.0),
+    "num_neighbors": (5, 10, 20, 40),
+}
+
+
+def wave(count=200, noise=0.1, features=2):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.rand(count, features, generator=generator, dtype=torch.float64)
+    return x, torch.sin(6 * x[:, :1]) + noise * torch.randn(count, 1, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("trend", [None, "constant"])
+def test_the_winner_is_that_of_brute_force(trend):
+    x, y = wave(120)
+    grid = {"lengthscales": (0.5, 2.0), "ridges": (1e-4, 1e-1), "num_neighbors": (3, 8, 20)}
+    choices = [kernels.Exponential(), kernels.Gaussian(0.5)]
+    found = torchkrr.select(x, y, kernels=choices, trend=trend, **grid)
+    losses = {}
+    for base, factor, ridge, count in itertools.product(range(2), *grid.values()):
+        kernel = type(choices[base])(factor * float(choices[base].lengthscale))
+        left_out = tuning.local_leave_one_out(x, y, count, kernel=kernel, ridge=ridge, trend=trend)
+        losses[type(kernel).__name__, factor, ridge, count] = float((left_out.means - y).square().mean())
+    best = min(losses, key=losses.get)
+    trial = found.table[0]
+    assert (trial.kernel, trial.lengthscale, trial.ridge, trial.num_neighbors) == best
+    assert math.isclose(found.score, losses[best], rel_tol=1e-6)
+    assert (type(found.kernel).__name__, found.ridge, found.num_neighbors) == (best[0], best[2], best[3])
+    for trial in found.table:
+        for count, loss in trial.curve:
+            assert math.isclose(loss, losses[trial.kernel, trial.lengthscale, trial.ridge, count], rel_tol=1e-6)
+
+
+def test_more_noise_asks_for_more_ridge():
+    quiet = torchkrr.select(*wave(noise=0.001), **SMALL)
+    loud = torchkrr.select(*wave(noise=0.5), **SMALL)
+    assert loud.ridge > quiet.ridge
+    assert math.isclose(loud.score, 0.25, rel_tol=0.3)
+
+
+def test_the_layer_is_as_good_as_promised():
+    x, y = wave(600, noise=0.05)
+    choice = torchkrr.select(x[:500], y[:500], num_samples=300, **SMALL)
+    layer = choice.layer(x[:500], y[:500])
+    assert layer.num_neighbors == choice.num_neighbors
+    assert layer.trend == "constant"
+    error = (layer(x[500:]) - y[500:]).square().mean()
+    assert 0.5 * choice.score < error < 2 * choice.score
+    assert choice.layer(x, y, trend=None).trend is None
+
+
+def test_the_grid_is_extended_where_the_best_lies_at_its_end():
+    x, y = wave(150, noise=0.0)
+    far = kernels.Gaussian(1e-3)  # a hundred and more times too short
+    found = torchkrr.select(x, y, kernels=far, num_samples=100)
+    assert max(trial.lengthscale for trial in found.table) == 64.0
+    assert torchkrr.select(x, y, kernels=far, lengthscales=(1.0,), num_samples=50).table[0].lengthscale == 1.0
+
+
+def test_the_normalizing_map_is_chosen_too():
+    generator = torch.Generator().manual_seed(2)
+    heavy = torch.randn(200, 2, generator=generator, dtype=torch.float64).mul(3).sinh()
+    smooth_in_ranks = torch.sin(heavy.asinh())[:, :1]
+    assert isinstance(torchkrr.select(heavy, smooth_in_ranks, num_samples=64).kernel.input_transform, transforms.Compose)
+
+
+@pytest.mark.parametrize("loss", ["mse", "huber", "log_score"])
+def test_every_loss_selects_something_sensible(loss):
+    x, y = wave(200, noise=0.05)
+    choice = torchkrr.select(x, y, loss=loss, **SMALL)
+    assert choice.loss == loss
+    assert choice.temperature is None
+    assert (choice.layer(x, y)(x) - torch.sin(6 * x[:, :1])).square().mean().sqrt() < 0.05
+
+
+def test_classification_with_cross_entropy():
+    x, _ = wave(300)
+    labels = (x[:, 0] > 0.5).long()
+    labels[::10] = 1 - labels[::10]  # label noise: probabilities must not be sure
+    y = torch.nn.functional.one_hot(labels).double()
+    choice = torchkrr.select(x, y, loss="cross_entropy", **SMALL)
+    assert choice.temperature is not None
+    probability = torch.softmax(choice.layer(x, y)(x) / choice.temperature, -1)
+    assert 0.25 < choice.score < 0.5  # the entropy of 10 % noise is 0.33
+    assert (probability.argmax(-1) == (x[:, 0] > 0.5)).double().mean() > 0.9
+
+
+def test_huber_is_not_led_by_outliers():
+    x, y = wave(200, noise=0.02)
+    y = y.clone()
+    y[::50] += 50.0
+    robust, squares = (torchkrr.select(x, y, loss=loss, delta=0.1, **SMALL) for loss in ("huber", "mse"))
+    clean = torch.sin(6 * x[:, :1])
+
+    def median_error(choice):
+        left_out = tuning.local_leave_one_out(x, y, **choice.arguments)
+        return (left_out.means - clean).abs().median()
+
+    assert median_error(robust) < median_error(squares)
+
+
+def test_same_seed_same_choice_and_given_kernels_are_left_alone():
+    x, y = wave()
+    kernel = kernels.Matern32(0.7, learn_lengthscale=True)
+    first, second = (torchkrr.select(x, y, kernels=kernel, num_samples=50, seed=3) for _ in range(2))
+    assert [t.loss for t in first.table] == [t.loss for t in second.table]
+    assert float(kernel.lengthscale.detach()) == pytest.approx(0.7)
+    assert not any(parameter.requires_grad for parameter in first.kernel.parameters())
+
+
+def test_trials_that_are_singular_do_not_warn():
+    x, y = wave(60)
+    x = torch.cat((x, x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torchkrr.select(x, torch.cat((y, y)), kernels=kernels.Gaussian(50.0), ridges=(0.0,), num_samples=50)
+
+
+def test_float32_stays_float32_and_memory_of_gradients_is_not_kept():
+    x, y = wave()
+    x32 = x.float().requires_grad_()
+    choice = torchkrr.select(x32, y.float(), **SMALL)
+    assert choice.layer(x32.detach(), y.float())(x32.detach()).dtype == torch.float32
+    assert x32.grad is None
+
+
+def test_the_table_reads_and_plots():
+    choice = torchkrr.select(*wave(), num_samples=50)
+    text = str(choice)
+    assert "lengthscale" in text.splitlines()[0]
+    assert "more trials" in text.splitlines()[-1]
+    figure = choice.plot()
+    assert [axis.get_xlabel() for axis in figure.axes] == ["neighbors M", "lengthscale factor", "ridge"]
+    assert len(figure.axes[0].lines) == 4
+    mpl.pyplot.close(figure)
+
+
+def test_plot_without_matplotlib_names_the_extra(monkeypatch):
+    choice = torchkrr.select(*wave(60), num_samples=20)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'torchkrr\[plot\]'"):
+        choice.plot()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kernels": []}, "kernels is empty"),
+        ({"lengthscales": [0.0]}, "lengthscales must be positive finite numbers, at least one, got \\[0.0\\]"),
+        ({"ridges": [-1.0]}, "ridges must be non-negative finite numbers"),
+        ({"ridges": []}, "ridges must be non-negative finite numbers, at least one, got \\[\\]"),
+        ({"num_neighbors": 200}, "num_neighbors must lie between 1 and the number of points \\(199\\), got 200"),
+        ({"num_neighbors": []}, "num_neighbors is empty"),
+        ({"num_samples": 0}, "num_samples must lie between 1"),
+        ({"trend": "linear"}, "trend must be one of None, 'constant', got 'linear'"),
+        ({"loss": "mae"}, "loss must be one of"),
+        ({"delta": 0.0}, "delta must be"),
+    ],
+    ids=str,
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(InputError, match=message):
+        torchkrr.select(*wave(), **arguments)
+
+
+def test_progress_is_a_line_on_standard_error(capsys):
+    torchkrr.select(*wave(60), kernels=kernels.Exponential(), num_samples=20, progress=True)
+    torchkrr.select(*wave(60), kernels=kernels.Exponential(), num_samples=20)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("selecting |########################|") == 1
