@@ -5,7 +5,7 @@ Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`
 """
 
 from . import errors, functional, kernels, neighbors, nn, transforms, tuning
-from .tuning import calibrate, learn_metric, select
+from .tuning import calibrate, learn_metric, select, tune
 
 __all__ = [
     "__version__",
@@ -18,6 +18,7 @@ __all__ = [
     "nn",
     "select",
     "transforms",
+    "tune",
     "tuning",
 ]
 __version__ = "0.1.0.dev0"

@@ -4,6 +4,7 @@ from .intervals import Calibration, Interval, calibrate
 from .learned import LearnedMetric, Progressed
 from .leave_one_out import LeftOut, local_leave_one_out
 from .metric import learn_metric
+from .recipe import tune
 from .select import select
 from .selection import Selection, Trial
 
@@ -19,4 +20,5 @@ __all__ = [
     "learn_metric",
     "local_leave_one_out",
     "select",
+    "tune",
 ]
