@@ -17,6 +17,7 @@ from .selection import Selection
 NEIGHBORS_WHILE_LEARNING = 50
 LENGTHSCALES = (0.7, 1.0, 1.4)
 RIDGES = (0.1, 0.3, 1.0, 3.0)  # times the learned one
+FIRST_NEIGHBORS = (5, 10, 20, 50, 100)
 NEIGHBORS = (10, 20, 50, 100, 200, 400)
 LEAST_RIDGE = 1e-4  # to start from: a smaller one hardly has a gradient
 SHARE_OF_LEARNING = 0.6
@@ -62,7 +63,8 @@ def tune(
         check_positive("max_seconds", max_seconds)
     common = {"trend": trend, "loss": loss, "delta": delta, "seed": seed, "progress": progress}
     start = time.monotonic()
-    first = select(centers, values, num_samples=num_samples, **common)  # type: ignore[arg-type]
+    few = _below(FIRST_NEIGHBORS, len(centers))
+    first = select(centers, values, num_samples=num_samples, num_neighbors=few, **common)  # type: ignore[arg-type]
     left = None if max_seconds is None else max(1.0, SHARE_OF_LEARNING * (max_seconds - (time.monotonic() - start)))
     held_out = len(centers) // 10 + 1
     learned: LearnedMetric = learn_metric(
@@ -82,8 +84,12 @@ def tune(
         kernels=learned.kernel,
         lengthscales=LENGTHSCALES,
         ridges=[factor * learned.ridge for factor in RIDGES],
-        num_neighbors=[count for count in NEIGHBORS if count < len(centers)] or 1,
+        num_neighbors=_below(NEIGHBORS, len(centers)),
         num_samples=num_samples,
         **common,  # type: ignore[arg-type]
     )
     return final if final.score <= first.score else first
+
+
+def _below(counts: tuple[int, ...], rows: int) -> list[int]:
+    return [count for count in counts if count < rows] or [1]

@@ -28,10 +28,11 @@ FIRST_LENGTHSCALES = (1.0, 4.0)
 FIRST_RIDGES = (1e-4, 1e-2)
 RIDGES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1)
 MOST_NEIGHBORS = 200
-# A first round on few rows and neighbors leaves these many for the second.
+# A first round on few rows and neighbors leaves these many for the second, and the best of all goes on to more neighbors.
 SCREEN_ROWS = 256
 SCREEN_NEIGHBORS = 100
 FINALISTS = 6
+FINAL_NEIGHBORS = 200
 EXTENSIONS = 3
 
 
@@ -60,8 +61,9 @@ def select(
 
     Rows are left out one at a time and predicted from their nearest other rows; the choice with the least mean loss wins.
     All numbers of neighbors come from one factorisation (`torchkrr.functional.local_path`). The whole grid is screened on a
-    few rows; the best few, and the best of each kernel, are judged on `num_samples`. Where the best lengthscale of a kernel
-    lies at the end of the default grid, the grid is extended there.
+    few rows; the best few, and the best of each kernel, are judged on `num_samples`. More than 200 neighbors are tried with
+    the winner only, if it asks for them. Where the best lengthscale of a kernel lies at the end of the default grid, the
+    grid is extended there.
 
     Args:
         centers, values: the data; for classification one-hot labels with `loss="cross_entropy"`.
@@ -99,7 +101,7 @@ def select(
     counts = _neighbor_grid(num_neighbors, len(centers) - 1)
     rows = sample_rows(len(centers), num_samples, seed, centers.device)
     few = rows[:SCREEN_ROWS]
-    screen_counts = [count for count in counts if count <= SCREEN_NEIGHBORS] or counts[:1]
+    screen_counts = _up_to(counts, SCREEN_NEIGHBORS)
     judge = _Judge(centers.detach(), values.detach(), _kernels(kernels), rows, trend, loss, delta)
     if kernels is None:
         judge.bases = judge.default_kernels(few, screen_counts)
@@ -119,12 +121,15 @@ def select(
                 trials[candidate] = judge.trial(candidate, few, screen_counts)
                 bar.advance(note=f"{loss} {min(trial.loss for trial in trials.values()):.4g}")
         finalists = _finalists(trials)
+        final_counts = _up_to(counts, FINAL_NEIGHBORS)
         bar.total += len(finalists)
         final: dict[_Candidate, Trial] = {}
         for candidate in finalists:
-            final[candidate] = judge.trial(candidate, rows, counts)
+            final[candidate] = judge.trial(candidate, rows, final_counts)
             bar.advance(note=f"{loss} {min(trial.loss for trial in final.values()):.4g}")
         winner = min(final, key=lambda candidate: final[candidate].loss)
+        if final[winner].num_neighbors == final_counts[-1] < counts[-1]:  # more neighbors may be better still
+            final[winner] = judge.trial(winner, rows, counts)
         best = final[winner]
         if not math.isfinite(best.loss):
             raise InputError("No trial has a finite loss. Look at the values: they may be too large for their dtype.")
@@ -255,6 +260,10 @@ def _neighbor_grid(given: int | Sequence[int] | None, most: int) -> list[int]:
     for count in counts:
         check_count("num_neighbors", count, most)
     return sorted({int(count) for count in counts})
+
+
+def _up_to(counts: list[int], most: int) -> list[int]:
+    return [count for count in counts if count <= most] or counts[:1]
 
 
 def _beyond_the_grid(trials: dict[_Candidate, Trial], ridges: tuple[float, ...]) -> list[_Candidate]:
