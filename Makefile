@@ -3,7 +3,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types unit bench figures clean
+DATA ?= uci
+
+.PHONY: demo test lint types unit bench bench-tuning figures clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/digits.py --out runs/demo
@@ -23,6 +25,12 @@ types: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.core --out benchmarks/results
+
+# Needs the UCI tables: make bench-tuning DATA=folder
+bench-tuning: $(INSTALLED)
+	$(BIN)/python -m benchmarks.metric --data $(DATA) --out benchmarks/results
+	$(BIN)/python -m benchmarks.coverage --data $(DATA) --out benchmarks/results
+	$(BIN)/python -m benchmarks.sensitivity --data $(DATA) --out benchmarks/results
 
 # Every picture and number of the documentation.
 figures: $(INSTALLED)
