@@ -3,8 +3,8 @@
     python -m benchmarks.sensitivity --data FOLDER        # or: make bench-tuning DATA=FOLDER
 
 Test RMSE of the local layer on UCI tables (split 0, standardized features at unit mean distance, constant trend), for every
-profile, ridge and number of neighbors, each at the lengthscale that leave-one-out chooses for it; and seconds to predict, search
-and solve apart. Writes `sensitivity.jsonl`.
+profile, ridge and number of neighbors, each at the lengthscale that leave-one-out chooses for it; and time to predict,
+search and solve apart. Writes `sensitivity.jsonl`.
 """
 
 from __future__ import annotations

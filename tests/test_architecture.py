@@ -29,7 +29,7 @@ ORDERED_FOLDERS = {
     "core": ["factor", "cells", "solve", "backward", "local", "dense", "unresolved", "unresolved_dense", "expansion"],
     "neighbors": ["base", "exact", "faiss_index"],
     "functional": ["local", "ridge", "bounds", "greedy", "transport", "blended", "voronoi", "hierarchical"],
-    "nn": ["support", "ridge", "local", "transport", "kept", "blended", "hierarchical"],
+    "nn": ["contents", "support", "ridge", "local", "transport", "kept", "blended", "hierarchical"],
     "tuning": ["scores", "leave_one_out", "selection", "select", "learned", "descent", "metric", "recipe", "intervals"],
 }
 MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .._checks import check_num_neighbors
 from .._precision import working_dtype
@@ -14,6 +14,7 @@ from ..core.expansion import Points
 from ..distances import needs_gradient
 from ..functional.local import OnSingular, Trend
 from ..kernels import Kernel
+from .contents import Contents, contents_of
 from .support import SupportLayer
 
 Layout = TypeVar("Layout")
@@ -27,9 +28,9 @@ class KeepingLayer(SupportLayer, Generic[Layout, Solved]):
     trend as well. Each is kept until, by content, one of those is not what it was.
     """
 
-    _known: _Contents | None
+    _known: Contents | None
     _laid_out: Layout | None
-    _solved_for: _Contents | None
+    _solved_for: Contents | None
     _solved: Solved | None
 
     def __init__(
@@ -78,18 +79,18 @@ class KeepingLayer(SupportLayer, Generic[Layout, Solved]):
             self._forget()
             return self._lay_out(self._embed(self.centers))
         known = self._known
-        if known is None or not known.same_as(_contents(self.centers, kernel_state, self.kernel, self._settings())):
+        if known is None or not known.same_as(contents_of(self.centers, kernel_state, self.kernel, self._settings())):
             self._forget()
             # Tensors made in inference mode could not take part in a later backward pass.
             with torch.inference_mode(False), torch.no_grad():
                 self._laid_out = self._lay_out(self._embed(self.centers))
-            self._known = _contents(self.centers, kernel_state, self.kernel, self._settings())
+            self._known = contents_of(self.centers, kernel_state, self.kernel, self._settings())
         assert self._laid_out is not None
         return self._laid_out
 
     def _so_far(self, layout: Layout) -> Solved:
         """What has been solved for the layout, values, ridge and trend as they are now."""
-        found = _contents(self.values, (self._ridge(),), self.kernel, (id(layout), self.trend, self.on_singular))
+        found = contents_of(self.values, (self._ridge(),), self.kernel, (id(layout), self.trend, self.on_singular))
         if self._solved is None or self._solved_for is None or not self._solved_for.same_as(found):
             self._solved, self._solved_for = self._start(layout), found
         return self._solved
@@ -121,36 +122,3 @@ class KeepingLayer(SupportLayer, Generic[Layout, Solved]):
     def __getstate__(self) -> dict[str, Any]:
         nothing = dict.fromkeys(("_known", "_laid_out", "_solved_for", "_solved"))
         return {**super().__getstate__(), **nothing}
-
-
-class _Contents(NamedTuple):
-    """What something was made from, by content: version counters miss `.data`, numpy and what DDP broadcasts."""
-
-    sums: Tensor  # (N,): a weighted sum over the columns of each row
-    state: tuple[Tensor, ...]  # copied
-    modules: tuple[nn.Module, ...]
-    settings: tuple[object, ...]
-
-    def same_as(self, other: _Contents) -> bool:
-        return (
-            len(self.modules) == len(other.modules)
-            and all(a is b for a, b in zip(self.modules, other.modules, strict=True))
-            and len(self.settings) == len(other.settings)
-            and all(a is b or a == b for a, b in zip(self.settings, other.settings, strict=True))
-            and len(self.state) == len(other.state)
-            and all(map(_equal, self.state, other.state))
-            and _equal(self.sums, other.sums)
-        )
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
-
-
-def _contents(rows: Tensor, state: tuple[Tensor, ...], kernel: Kernel, settings: tuple[object, ...]) -> _Contents:
-    with torch.inference_mode(False), torch.no_grad():
-        rows = rows.detach().to(working_dtype(rows.dtype))
-        # One pass. Irregular weights: any edit shows.
-        weights = torch.arange(1, rows.shape[1] + 1, dtype=rows.dtype, device=rows.device).sin()
-        copies = tuple(tensor.detach().clone() for tensor in state)
-        return _Contents(rows @ weights, copies, tuple(kernel.modules()), settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .._checks import check_alike, check_choice, check_finite, check_num_neighbors
 from .._precision import full_precision, working_dtype
@@ -14,6 +14,7 @@ from ..errors import InputTypeError
 from ..functional.local import Normalize, OnSingular, Trend, solve_local
 from ..kernels import Kernel
 from ..neighbors import ExactIndex, NeighborIndex
+from .contents import Contents, contents_of
 from .support import SupportLayer
 
 
@@ -87,7 +88,7 @@ class LocalKernelRidge(SupportLayer):
         self.fade = fade
         self.normalize: Normalize = normalize
         self.index = ExactIndex() if index is None else index
-        self._known: _Known | None = None
+        self._known: Contents | None = None
 
     def forward(self, query: Tensor) -> Tensor:
         mean, _, _ = self._solve(query, "mean")
@@ -113,17 +114,17 @@ class LocalKernelRidge(SupportLayer):
         return indices.reshape(*query.shape[:-1], self.num_neighbors)
 
     def append(self, centers: Tensor, values: Tensor) -> None:
-        known, before = self._current(), self.num_centers
+        current, before = self._is_current(), self.num_centers
         super().append(centers, values)
-        if known is not None:
+        if current:
             with torch.inference_mode(False), torch.no_grad():
                 self.index.append(self._embed(self.centers[before:]))
             self._remember()
 
     def _drop(self, keep: Tensor) -> None:
-        known = self._current()
+        current = self._is_current()
         super()._drop(keep)
-        if known is not None:
+        if current:
             with torch.inference_mode(False), torch.no_grad():
                 self.index.remove((~keep).nonzero().squeeze(1))
             self._remember()
@@ -143,7 +144,7 @@ class LocalKernelRidge(SupportLayer):
             embedded = self._embed(self.centers)
             self.index.build(embedded)
             return embedded
-        if self._current() is None:
+        if not self._is_current():
             # Tensors made in inference mode could not take part in a later backward pass.
             with torch.inference_mode(False), torch.no_grad():
                 self.index.build(self._embed(self.centers))
@@ -152,12 +153,16 @@ class LocalKernelRidge(SupportLayer):
         return self.index.points
 
     def _remember(self) -> None:
-        self._known = _fingerprint(self)
+        self._known = self._contents()
 
-    def _current(self) -> _Known | None:
-        """What is known of the built index, if it still holds."""
-        known = self._known
-        return known if known is not None and known.same_as(_fingerprint(self)) else None
+    def _contents(self) -> Contents:
+        """What the index is built from; its points are named too, since another layer may build it anew."""
+        state = (*self.kernel.parameters(), *self.kernel.buffers())
+        return contents_of(self.centers, state, self.kernel, (self.index.points,))
+
+    def _is_current(self) -> bool:
+        """Whether the index still is what centers and kernel ask for."""
+        return self._known is not None and self.index.points is not None and self._known.same_as(self._contents())
 
     def _apply(self, fn: Any, recurse: bool = True) -> LocalKernelRidge:
         self._known = None
@@ -169,41 +174,6 @@ class LocalKernelRidge(SupportLayer):
     def _shown(self) -> list[str]:
         shown = [f"num_neighbors={self.num_neighbors}"] + (["fade=True"] if self.fade else [])
         return shown + ([f"normalize={self.normalize!r}"] if self.normalize else [])
-
-
-class _Known(NamedTuple):
-    """What an index was built from, by content: version counters miss `.data`, numpy and what DDP broadcasts."""
-
-    points: Tensor | None  # of the index: another layer may have built it since
-    modules: tuple[nn.Module, ...]  # of the kernel
-    state: tuple[Tensor, ...]  # of the kernel, copied
-    sums: Tensor  # (N,): a weighted sum over the features of each center
-
-    def same_as(self, other: _Known) -> bool:
-        return (
-            self.points is not None
-            and self.points is other.points
-            and len(self.modules) == len(other.modules)
-            and all(a is b for a, b in zip(self.modules, other.modules, strict=True))
-            and len(self.state) == len(other.state)
-            and all(map(_equal, self.state, other.state))
-            and _equal(self.sums, other.sums)
-        )
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
-
-
-def _fingerprint(layer: LocalKernelRidge) -> _Known:
-    with torch.inference_mode(False), torch.no_grad():
-        centers = layer.centers.detach()
-        centers = centers.to(working_dtype(centers.dtype))
-        # One pass over the centers, as the search of a single query makes too. Irregular weights: any edit shows.
-        weights = torch.arange(1, centers.shape[1] + 1, dtype=centers.dtype, device=centers.device).sin()
-        kernel = layer.kernel
-        state = tuple(tensor.detach().clone() for tensor in (*kernel.parameters(), *kernel.buffers()))
-        return _Known(layer.index.points, tuple(kernel.modules()), state, centers @ weights)
 
 
 @full_precision

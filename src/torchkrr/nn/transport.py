@@ -33,8 +33,9 @@ class MongeLoss(nn.Module):
 class GromovMongeLoss(nn.Module):
     """How far the distances inside `x` are from those inside `y`; see `torchkrr.functional.gromov_monge`.
 
-    As a regulariser, `loss + weight * GromovMongeLoss()(layer.centers, layer.values)` spreads learned centers like their
-    values.
+    As a regulariser, `loss + weight * GromovMongeLoss()(layer.centers, layer.values)` keeps learned centers as far apart as
+    their values are, so centers with equal values are drawn together. To spread centers over the data use `MongeLoss`
+    against a spread sample of them, `inputs[functional.farthest_points(inputs, len(layer.centers))]`.
 
     Args:
         cost_x, cost_y: functions of two sets of points that give the matrix of costs; `None` is the Euclidean distance.
