@@ -58,8 +58,8 @@ def test_cell_scale_by_hand():
     residual, spread = (left_out.means - y).abs()[:, 0], (left_out.powers.square() + 0.05).sqrt()
     z = torch.rand(7, 1, dtype=torch.float64)
     for row, indices in zip(found.std(z, observation=True), layer.neighbors(z), strict=True):
-        top = sum(float(residual[j]) for j in indices) + 10 * float(residual.mean())
-        bottom = sum(float(spread[j]) for j in indices) + 10 * float(spread.mean())
+        top = sum(float(residual[j]) for j in indices) + 3 * float(residual.mean())
+        bottom = sum(float(spread[j]) for j in indices) + 3 * float(spread.mean())
         expected = math.sqrt(math.pi / 2) * top / bottom
         position = int((found.std(z, observation=True) == row).nonzero()[0, 0])
         power = float(layer.power_function(z)[position])

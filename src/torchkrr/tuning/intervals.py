@@ -30,7 +30,7 @@ from .leave_one_out import local_leave_one_out, sample_rows
 
 Scale = Literal["global", "cell"]
 # The weight of the global scale in that of a cell, in neighbors.
-PRIOR_NEIGHBORS = 10.0
+PRIOR_NEIGHBORS = 3.0
 SMALLEST_VARIANCE = 1e-12
 
 
