@@ -15,20 +15,21 @@ from style import BLUE, GRAY, GREEN, INK, ORANGE, save
 from torchkrr import kernels, nn
 
 NUM_FEATURES = 4
+QUERY = torch.linspace(0, 1, 2001, dtype=torch.float64)[:, None]
 STEPS = tuple(2**power for power in range(8, 17))
 COLORS = {"plain": GRAY, "faded": BLUE, "blended": ORANGE, "hierarchical": GREEN}
 TITLES = {
-    "plain": "plain: jumps where a neighbor changes",
-    "faded": "faded: neighbors lose weight before they leave",
-    "blended": "blended: weighted mean of fixed local fits",
+    "plain": "plain: jumps where neighbors change",
+    "faded": "faded: neighbors fade before they leave",
+    "blended": "blended: mean of fixed local fits",
     "hierarchical": "hierarchical: coarse fit + local parts",
 }
 
 
 def layers(
-    centers: Tensor, values: Tensor, num_neighbors: int, num_coarse: int, kernel: kernels.Kernel
+    centers: Tensor, values: Tensor, num_neighbors: int, num_coarse: int, kernel: kernels.Kernel, ridge: float = 1e-6
 ) -> dict[str, torch.nn.Module]:
-    choices: dict[str, Any] = {"kernel": kernel, "ridge": 1e-6}
+    choices: dict[str, Any] = {"kernel": kernel, "ridge": ridge}
     return {
         "plain": nn.LocalKernelRidge(centers, values, num_neighbors, **choices),
         "faded": nn.LocalKernelRidge(centers, values, num_neighbors, fade=True, **choices),
@@ -38,13 +39,12 @@ def layers(
 
 
 def line() -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """A few rough values on a line, and what the four layers make of them with four neighbors."""
+    """A few noisy values on a line, and what the four layers make of them with four neighbors."""
     generator = torch.Generator().manual_seed(3)
-    centers = torch.rand(16, 1, generator=generator, dtype=torch.float64).sort(0).values
-    values = torch.randn(16, 1, generator=generator, dtype=torch.float64)
-    query = torch.linspace(0, 1, 2001, dtype=torch.float64)[:, None]
-    made = layers(centers, values, 4, 4, kernels.Matern32(0.25))
-    return centers, values, {name: layer(query)[:, 0] for name, layer in made.items()}
+    centers = torch.rand(26, 1, generator=generator, dtype=torch.float64).sort(0).values
+    values = torch.sin(9 * centers) + 0.35 * torch.randn(26, 1, generator=generator, dtype=torch.float64)
+    made = layers(centers, values, 4, 6, kernels.Matern32(0.5), ridge=0.03)
+    return centers, values, {name: layer(QUERY)[:, 0] for name, layer in made.items()}
 
 
 def largest_steps() -> dict[str, list[float]]:
@@ -70,12 +70,11 @@ def main() -> None:
     jumps = largest_steps()
     figure = plt.figure(figsize=(11, 4.6), layout="constrained")
     grid = figure.add_gridspec(2, 3, width_ratios=(1, 1, 1.05))
-    query = torch.linspace(0, 1, 2001, dtype=torch.float64)
     for number, (name, curve) in enumerate(curves.items()):
         axes = figure.add_subplot(grid[number // 2, number % 2])
-        axes.plot(query, curve, ".", markersize=1.6, color=COLORS[name] if name != "plain" else INK)
+        axes.plot(QUERY[:, 0], curve, ".", markersize=1.6, color=COLORS[name] if name != "plain" else INK)
         axes.plot(centers[:, 0], values[:, 0], "o", color=INK, markersize=4)
-        axes.set(xlim=(0, 1), ylim=(-3.4, 3.4), xticks=(0, 0.5, 1), yticks=(-2, 0, 2), title=TITLES[name])
+        axes.set(xlim=(0, 1), ylim=(-1.35, 1.6), xticks=(0, 0.5, 1), yticks=(-1, 0, 1), title=TITLES[name])
     axes = figure.add_subplot(grid[:, 2])
     for name, found in jumps.items():
         axes.plot([1 / steps for steps in STEPS], found, marker="o", markersize=3.5, color=COLORS[name], label=name)
