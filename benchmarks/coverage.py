@@ -18,7 +18,7 @@ from functools import partial
 import torch
 
 import torchkrr
-from benchmarks import harness, uci
+from benchmarks import harness, uci_data
 
 TABLES = ("concrete", "airfoil", "pol", "elevators", "bike", "kin40k", "protein")
 SPLITS = range(10)
@@ -32,7 +32,7 @@ def cases(data: pathlib.Path) -> Iterator[tuple[str, Callable[[], harness.Record
 
 
 def run(data: pathlib.Path, name: str, number: int) -> harness.Record:
-    split = uci.load(data, name, number)
+    split = uci_data.load(data, name, number)
     choice = torchkrr.select(split.centers, split.values, num_samples=500, num_neighbors=(10, 20, 50, 100))
     layer = choice.layer(split.centers, split.values)
     found: harness.Record = {"table": name, "split": number, "rows": len(split.centers)}
@@ -42,7 +42,7 @@ def run(data: pathlib.Path, name: str, number: int) -> harness.Record:
             inside = (interval.lower <= split.targets) & (split.targets <= interval.upper)
             found[f"coverage_{scale}"] = float(inside.double().mean())
             found[f"width_{scale}"] = float((interval.upper - interval.lower).mean())
-        found["rmse"] = uci.rmse(layer(split.query), split.targets)
+        found["rmse"] = uci_data.rmse(layer(split.query), split.targets)
     return found
 
 
@@ -70,7 +70,7 @@ def report(records: list[harness.Record]) -> str:
 
 
 def main() -> None:
-    chosen = uci.arguments(__doc__)
+    chosen = uci_data.arguments(__doc__)
     records = harness.record(chosen.out / "coverage.jsonl", cases(chosen.data))
     (chosen.out / "coverage.md").write_text(report(records))
 

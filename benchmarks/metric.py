@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 import torchkrr
-from benchmarks import harness, uci
+from benchmarks import harness, uci_data
 
 TARGETS = {"pol": 0.085, "elevators": 0.370, "protein": 0.505, "kin40k": 0.10, "bike": 0.02}
 METHODS: dict[str, Callable[..., torchkrr.tuning.Selection]] = {
@@ -32,7 +32,7 @@ def cases(data: pathlib.Path) -> Iterator[tuple[str, Callable[[], harness.Record
 
 
 def run(data: pathlib.Path, name: str, method: str) -> harness.Record:
-    split = uci.load(data, name, 0)
+    split = uci_data.load(data, name, 0)
     start = time.perf_counter()
     choice = METHODS[method](split.centers, split.values)
     fitted = time.perf_counter()
@@ -43,7 +43,7 @@ def run(data: pathlib.Path, name: str, method: str) -> harness.Record:
         "method": method,
         "rows": len(split.centers),
         "features": split.centers.shape[1],
-        "rmse": uci.rmse(prediction, split.targets),
+        "rmse": uci_data.rmse(prediction, split.targets),
         "target": TARGETS[name],
         "leave_one_out_rmse": choice.score**0.5,
         "fit_seconds": fitted - start,
@@ -76,7 +76,7 @@ def report(records: list[harness.Record]) -> str:
 
 
 def main() -> None:
-    chosen = uci.arguments(__doc__)
+    chosen = uci_data.arguments(__doc__)
     records = harness.record(chosen.out / "metric.jsonl", cases(chosen.data))
     (chosen.out / "metric.md").write_text(report(records))
 

@@ -19,7 +19,7 @@ from functools import partial
 import torch
 
 import torchkrr
-from benchmarks import harness, uci
+from benchmarks import harness, uci_data
 from torchkrr import functional as F
 from torchkrr import kernels, neighbors, transforms
 
@@ -39,7 +39,7 @@ def cases(data: pathlib.Path) -> Iterator[tuple[str, Callable[[], harness.Record
 
 
 def run(data: pathlib.Path, name: str, profile: str, ridge: float) -> harness.Record:
-    split = uci.load(data, name, 0)
+    split = uci_data.load(data, name, 0)
     query, targets = split.query[:QUERIES], split.targets[:QUERIES]
     transform = transforms.Compose(transforms.Standardize(), transforms.MeanDistance()).fit(split.centers)
     kernel: kernels.Kernel = getattr(kernels, profile)(input_transform=transform)
@@ -59,14 +59,14 @@ def run(data: pathlib.Path, name: str, profile: str, ridge: float) -> harness.Re
                 )
                 solve = min(solve, time.perf_counter() - middle)
                 search = min(search, middle - start)
-            found[f"rmse_{count}"] = uci.rmse(prediction, targets)
+            found[f"rmse_{count}"] = uci_data.rmse(prediction, targets)
             found[f"search_us_{count}"] = 1e6 * search / len(query)
             found[f"solve_us_{count}"] = 1e6 * solve / len(query)
     return found
 
 
 def main() -> None:
-    chosen = uci.arguments(__doc__)
+    chosen = uci_data.arguments(__doc__)
     harness.record(chosen.out / "sensitivity.jsonl", cases(chosen.data))
 
 
