@@ -23,6 +23,12 @@ from benchmarks import harness, uci_data
 TABLES = ("concrete", "airfoil", "pol", "elevators", "bike", "kin40k", "protein")
 SPLITS = range(10)
 COVERAGE = 0.9
+GRID = {
+    "lengthscales": (0.5, 1.0, 2.0, 4.0),
+    "ridges": (1e-4, 1e-2, 1e-1),
+    "num_neighbors": (20, 50, 100),
+    "num_samples": 300,
+}
 
 
 def cases(data: pathlib.Path) -> Iterator[tuple[str, Callable[[], harness.Record]]]:
@@ -33,7 +39,7 @@ def cases(data: pathlib.Path) -> Iterator[tuple[str, Callable[[], harness.Record
 
 def run(data: pathlib.Path, name: str, number: int) -> harness.Record:
     split = uci_data.load(data, name, number)
-    choice = torchkrr.select(split.centers, split.values, num_samples=500, num_neighbors=(10, 20, 50, 100))
+    choice = torchkrr.select(split.centers, split.values, **GRID)  # type: ignore[arg-type]
     layer = choice.layer(split.centers, split.values)
     found: harness.Record = {"table": name, "split": number, "rows": len(split.centers)}
     with torch.no_grad():
