@@ -11,6 +11,7 @@ import torch.multiprocessing
 from tests.nn.layers import INDEXES, NUM_FEATURES, Layer, data, grown, make, moved, predicts_as_rebuilt, queries, shrunk
 
 from torchkrr import kernels, neighbors, transforms
+from torchkrr.nn.contents import contents_of
 
 
 def stepped(layer: Layer) -> None:
@@ -259,3 +260,59 @@ def test_appending_embeds_only_what_is_new(monkeypatch):
     assert embedded == [5]
     layer(queries())
     assert set(embedded[1:]) == {9}, "more than the queries was embedded"
+
+
+class Power(kernels.Kernel):
+    """A kernel with a number that is no tensor."""
+
+    exponent = 1.0
+
+    def profile(self, distance):
+        return torch.exp(-(distance**self.exponent))
+
+
+@pytest.mark.parametrize("kind", ["local", "blended", "hierarchical"])
+def test_an_edit_beside_a_huge_column_is_seen(kind):
+    """A time stamp, say: beside it, sums of floats would lose the other columns."""
+    centers, values = data()
+    centers = torch.cat((1.6e9 + 1e3 * torch.arange(len(centers))[:, None], centers[:, 1:]), 1)
+    layer = make(kind, centers.clone(), values.clone(), kernel=kernels.Matern32([1e4, 1.0, 1.0]))
+    query = centers[:5] + 0.1
+    layer(query)
+    layer.centers[:, 1] = layer.centers[:, 1].flip(0)
+    assert predicts_as_rebuilt(layer, query)
+
+
+@pytest.mark.parametrize("kind", ["local", "blended", "hierarchical"])
+def test_an_edit_of_values_beside_huge_ones_is_seen(kind):
+    centers, values = data()
+    values = torch.cat((torch.full((len(values), 1), 1e8), values[:, 1:]), 1)
+    layer = make(kind, centers, values)
+    layer(queries())
+    layer.values[:, 1] += 1.0
+    fresh = make(kind, centers, layer.values.clone())
+    torch.testing.assert_close(layer(queries())[:, 1], fresh(queries())[:, 1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["local", "blended", "hierarchical"])
+def test_a_number_of_the_kernel_that_is_no_tensor(kind):
+    layer = make(kind, kernel=Power(2.0))
+    before = layer(queries())
+    layer.kernel.exponent = 0.7
+    assert not torch.allclose(layer(queries()), before)
+    assert predicts_as_rebuilt(layer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_every_edit_of_one_number_changes_its_hash(dtype):
+    rows = torch.randn(200, 7).to(dtype)
+    before = contents_of(rows, (), kernels.Exponential(), ())
+    for column in range(7):
+        edited = rows.clone()
+        edited[:, column] = torch.nextafter(rows[:, column].double(), torch.tensor(torch.inf, dtype=torch.float64)).to(dtype)
+        if dtype != torch.float64:
+            edited[:, column] = rows[:, column] * (1 + torch.finfo(dtype).eps)
+        changed = edited[:, column] != rows[:, column]
+        sums = contents_of(edited, (), kernels.Exponential(), ()).sums
+        assert bool(changed.any())
+        assert bool((sums[changed] != before.sums[changed]).all())

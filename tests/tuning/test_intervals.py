@@ -154,14 +154,63 @@ def test_bad_input():
     x, y = noisy(40)
     layer = torchkrr.nn.LocalKernelRidge(x, y, 5, **CHOICES)
     found = tuning.calibrate(layer)
-    with pytest.raises(InputError, match="coverage must be a number between 0 and 1, got 90"):
-        found.interval(x, 90)
+    for wrong in (90, 0.0, -0.5, torch.tensor(0.9)):
+        with pytest.raises(InputError, match=r"coverage must be a number between 0 and 1, such as 0\.9, got "):
+            found.interval(x, wrong)
+        with pytest.raises(InputError, match=r"coverage must be a number between 0 and 1, such as 0\.9, got "):
+            found.quantile(wrong)
     with pytest.raises(InputError, match="Give query and values together"):
         tuning.calibrate(layer, x)
     with pytest.raises(InputError, match="scale must be one of 'global', 'cell', got 'local'"):
         tuning.calibrate(layer, scale="local")
     with pytest.raises(InputTypeError, match=r"layer must be a torchkrr\.nn\.LocalKernelRidge, got Linear"):
         tuning.calibrate(torch.nn.Linear(1, 1))
-    layer.append(x[:1] + 0.1, y[:1])
-    with pytest.raises(InputError, match=r"The layer has 41 centers but was calibrated with 40\. Calibrate it again"):
+
+
+@pytest.mark.parametrize("scale", ["global", "cell"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: layer.append(layer.centers[:1] + 0.1, layer.values[:1]),
+        lambda layer: layer.remove(torch.tensor([3])),
+        lambda layer: layer.values.mul_(100),
+        lambda layer: layer.centers[:1].add_(0.1),
+        lambda layer: setattr(layer, "ridge", 0.5),
+        lambda layer: layer.kernel.log_lengthscale.add_(1.0),
+    ],
+)
+def test_a_layer_that_changed_must_be_calibrated_again(change, scale):
+    x, y = noisy(40)
+    layer = torchkrr.nn.LocalKernelRidge(x.clone(), y.clone(), 5, **{**CHOICES, "kernel": kernels.Exponential(0.5)})
+    found = tuning.calibrate(layer, scale=scale)
+    found.interval(x)
+    change(layer)
+    with pytest.raises(InputError, match=r"The layer has changed since it was calibrated\. Calibrate it again"):
         found.interval(x)
+    assert tuning.calibrate(layer, scale=scale).interval(x).lower.shape == x.shape
+
+
+@pytest.mark.parametrize("scale", ["global", "cell"])
+def test_residuals_that_are_all_zero(scale):
+    """One output is zero throughout, as for a class without examples."""
+    x, y = noisy(60)
+    layer = torchkrr.nn.LocalKernelRidge(x, torch.cat((y, 0 * y), 1), 10, **CHOICES)
+    found = tuning.calibrate(layer, scale=scale)
+    assert bool((found.interval(x).lower[:, 1] == 0).all())
+    assert bool(torch.isinf(found.interval(x, 0.999).upper).all())
+    held = noisy(200, 5)
+    fresh = torch.cat(
+        (held[1], 100 * torch.randn(200, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))), 1
+    )
+    interval = tuning.calibrate(layer, held[0], fresh, scale=scale).interval(held[0])
+    assert 0.89 < covered(interval, fresh) < 0.92
+
+
+def test_half_precision_is_calibrated_in_full():
+    x, y = noisy(80)
+    layer = torchkrr.nn.LocalKernelRidge(x.half(), (1000 * y).half(), 10, kernel=kernels.Exponential(0.5), ridge=0.05)
+    for scale in ("global", "cell"):
+        interval = tuning.calibrate(layer, scale=scale).interval(x.half())
+        assert interval.lower.dtype == torch.float16
+        assert bool(torch.isfinite(interval.upper).all())
+        assert bool((interval.lower < interval.upper).all())

@@ -169,7 +169,7 @@ def test_float32(capsys):
         ({"metric": "cosine"}, "metric must be one of 'ard', 'linear', got 'cosine'"),
         ({"rank": 2}, "rank belongs to metric='linear'"),
         ({"metric": "linear", "rank": 4}, "rank must lie between 1 and the number of embedded features \\(3\\)"),
-        ({"num_neighbors": 90}, "num_neighbors must lie between 1 and the number of points \\(89\\), got 90"),
+        ({"num_neighbors": 90}, "num_neighbors must lie between 1 and 89, got 90: of 100 rows, 10 are set aside"),
         ({"steps": 0}, "steps must lie between 1"),
         ({"batch_size": 0}, "batch_size must lie between 1"),
         ({"learning_rate": -1.0}, "learning_rate must be"),
@@ -183,3 +183,44 @@ def test_float32(capsys):
 def test_bad_input(arguments, message):
     with pytest.raises(InputError, match=message):
         torchkrr.learn_metric(*data(100), **arguments)
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1e12])
+@pytest.mark.parametrize("loss", ["mse", "log_score", "huber"])
+def test_the_unit_of_the_values_does_not_matter(loss, unit):
+    x, y = data(200)
+    choices = {"loss": loss, **QUICK, "steps": 20}
+    plain = torchkrr.learn_metric(x, y, delta=0.1, **choices)
+    other = torchkrr.learn_metric(x, y * unit, delta=0.1 * unit, **choices)
+    torch.testing.assert_close(other.kernel.lengthscale, plain.kernel.lengthscale, rtol=1e-6, atol=0)
+    assert other.ridge == pytest.approx(plain.ridge, rel=1e-6)
+    expected = plain.score + math.log(unit) if loss == "log_score" else plain.score * unit**2
+    assert other.score == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_it_learns_where_gradients_are_off(mode):
+    with mode():
+        x, y = data(100)
+        learned = torchkrr.learn_metric(x, y, **{**QUICK, "steps": 10})
+    assert learned.history[-1].step == 10
+    assert learned.kernel.lengthscale.unique().numel() == 3
+
+
+def test_few_rows():
+    x, y = data(12)
+    assert torchkrr.learn_metric(x, y, steps=3).kernel.lengthscale.shape == (3,)
+    with pytest.raises(InputError, match="centers has 2 rows, but learning needs at least 3"):
+        torchkrr.learn_metric(x[:2], y[:2])
+
+
+def test_a_rank_above_the_number_of_rows():
+    x = torch.randn(20, 40, generator=torch.Generator().manual_seed(0))
+    learned = torchkrr.learn_metric(x, x[:, :1], metric="linear", rank=25, num_neighbors=5, steps=2)
+    assert learned.kernel.embed(x).shape == (20, 25)
+
+
+def test_losses_that_are_never_finite_are_an_error(monkeypatch):
+    monkeypatch.setattr(descent.Descent, "_loss", lambda self, *_: self.log_ridge * math.nan)
+    with pytest.raises(InputError, match="No metric has a finite loss"):
+        torchkrr.learn_metric(*data(100), steps=2)

@@ -59,10 +59,13 @@ def test_linear_metric_of_low_rank():
     assert found.kernel.embed(x).shape[1] in (2, 4)
 
 
-def test_very_few_rows():
-    x, y = data(12)
+@pytest.mark.parametrize("rows", [2, 5, 9, 12])
+def test_very_few_rows(rows):
+    x, y = data(rows)
     found = torchkrr.tune(x, y)
-    assert 1 <= found.num_neighbors < 12
+    assert 1 <= found.num_neighbors < rows
+    counts = {count for trial in found.table for count, _ in trial.curve}
+    assert rows - 1 in counts
 
 
 def test_classes():

@@ -6,6 +6,7 @@ import sys
 import warnings
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 import torch
 
@@ -190,3 +191,28 @@ def test_progress_is_a_line_on_standard_error(capsys):
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count("selecting |########################|") == 1
+
+
+@pytest.mark.parametrize("loss", ["mse", "log_score", "huber"])
+@pytest.mark.parametrize("unit", [1e-9, 1e15])
+def test_the_unit_of_the_values_does_not_matter(loss, unit):
+    x, y = wave(150)
+    plain = torchkrr.select(x.float(), y.float(), loss=loss, delta=0.1, **SMALL)
+    other = torchkrr.select(x.float(), (y * unit).float(), loss=loss, delta=0.1 * unit, **SMALL)
+    assert (other.ridge, other.num_neighbors, other.table[0].kernel) == (
+        plain.ridge,
+        plain.num_neighbors,
+        plain.table[0].kernel,
+    )
+    expected = plain.score + math.log(unit) if loss == "log_score" else plain.score * unit**2
+    assert other.score == pytest.approx(expected, rel=1e-3)
+
+
+def test_numpy_integers_are_numbers():
+    assert torchkrr.select(*wave(60), **{**SMALL, "num_neighbors": np.int64(5)}).num_neighbors == 5
+
+
+def test_a_layer_on_fewer_rows_takes_fewer_neighbors():
+    x, y = wave(60)
+    choice = torchkrr.select(x, y, **{**SMALL, "num_neighbors": 20})
+    assert choice.layer(x[:7], y[:7]).num_neighbors == 7

@@ -85,7 +85,9 @@ def local_kernel_ridge(
             `neighbor_indices` then only sets the radius: pass M + 1 columns to use M neighbors. The fading ring, the
             outer quarter of them, needs M of at least 4, and distances that are not all equal.
         normalize: `"cell"` divides all distances of a neighborhood by the root mean square distance of its members to the
-            query, so that the kernel is as wide as the centers are apart there. A common lengthscale cancels.
+            query, so that the kernel is as wide as the centers are apart there. A common lengthscale cancels. Not for
+            queries far outside: their distances are all near one, so that the power function does not tend to one; nor
+            without a trend for kernels that vanish from one on (`Wendland`).
         on_singular: cells that stay singular in float64 are solved with a larger ridge and a `RidgeRaisedWarning`, or
             raise `SolveError`.
 

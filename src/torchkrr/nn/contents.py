@@ -14,7 +14,7 @@ from ..kernels import Kernel
 class Contents(NamedTuple):
     """A record by content: version counters miss `.data`, numpy and what DDP broadcasts."""
 
-    sums: Tensor  # (N,): a weighted sum over the columns of each row
+    sums: Tensor  # (N,): a hash of each row
     state: tuple[Tensor, ...]  # copied
     modules: tuple[nn.Module, ...]  # of the kernel
     settings: tuple[object, ...]
@@ -34,11 +34,30 @@ class Contents(NamedTuple):
 def contents_of(rows: Tensor, state: tuple[Tensor, ...], kernel: Kernel, settings: tuple[object, ...]) -> Contents:
     """Of `rows` `(N, D)`, tensors and a kernel; settings are compared by identity, and by `==` if they are no tensors."""
     with torch.inference_mode(False), torch.no_grad():
-        rows = rows.detach().to(working_dtype(rows.dtype))
-        # One pass over the rows, as the search of a single query makes too. Irregular weights: any edit shows.
-        weights = torch.arange(1, rows.shape[1] + 1, dtype=rows.dtype, device=rows.device).sin()
         copies = tuple(tensor.detach().clone() for tensor in state)
-        return Contents(rows @ weights, copies, tuple(kernel.modules()), settings)
+        return Contents(_hash(rows.detach()), copies, tuple(kernel.modules()), (*settings, *_plain_attributes(kernel)))
+
+
+def _hash(rows: Tensor) -> Tensor:
+    """An integer for each row, from its bits: sums of floats would lose small columns beside large ones.
+
+    Weights are odd, so that every edit of one number shows; edits of several hide from it with a chance of 2^-32.
+    """
+    rows = rows.to(working_dtype(rows.dtype)).contiguous()
+    bits = rows.view(torch.int64 if rows.dtype == torch.float64 else torch.int32)
+    weights = (torch.arange(1, rows.shape[1] + 1, device=rows.device) * 0x9E3779B1).to(bits.dtype) | 1
+    # One pass over the rows, as the search of a single query makes too.
+    return torch.mv(bits, weights) if rows.device.type == "cpu" else (bits * weights).sum(1)
+
+
+def _plain_attributes(kernel: Kernel) -> list[tuple[str, object]]:
+    """Numbers and names that a kernel or transform keeps beside its tensors."""
+    return [
+        (name, value)
+        for module in kernel.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, int | float | str | tuple) and name != "training"
+    ]
 
 
 def _alike(a: object, b: object) -> bool:

@@ -16,7 +16,7 @@ from ..functional.local import Trend, solve_local
 from ..kernels import Kernel
 from ..neighbors import nearest
 from .learned import Progressed
-from .scores import Loss, score
+from .scores import Loss, in_given_units, score, unit_of
 
 SMALLEST_RIDGE = 1e-8
 FIRST_TEMPERATURE = 0.2
@@ -54,9 +54,11 @@ class Descent:
         self.generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(centers), generator=self.generator).to(centers.device)
         aside, train = order[:held_out], order[held_out:]
+        self.unit = unit_of(values, task.loss)
+        values = values / self.unit
         self.centers, self.values = centers[train], values[train]
         self.held_centers, self.held_values = centers[aside], values[aside]
-        self.kernel, self.task = kernel, task
+        self.kernel, self.task = kernel, task._replace(delta=task.delta / self.unit)
         self.log_ridge = self._number(math.log(max(task.ridge, SMALLEST_RIDGE)), learn=task.learn_ridge)
         self.log_temperature = self._number(math.log(FIRST_TEMPERATURE), learn=task.loss == "cross_entropy")
 
@@ -130,6 +132,7 @@ class Descent:
             indices = nearest(self.held_centers, self.centers, self.task.num_neighbors, kernel=self.kernel)
             loss = float(self._loss(self.held_centers, self.held_values, indices))
         ridge = float(self.ridge().detach())
+        train_loss, loss = (in_given_units(found, self.task.loss, self.unit) for found in (train_loss, loss))
         return Progressed(step, time.monotonic() - start, train_loss, loss if math.isfinite(loss) else math.inf, ridge)
 
     def _loss(self, query: Tensor, targets: Tensor, indices: Tensor) -> Tensor:

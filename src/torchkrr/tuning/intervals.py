@@ -18,20 +18,26 @@ smallest of the normalized residuals $|r_i|/(s_i\sqrt{v_i})$, $\gamma$ the cover
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._checks import check_alike, check_choice, check_count, check_finite, check_points, check_same_rows, check_values
+from .._precision import has_float64, working_dtype
+from ..distances import safe_sqrt
 from ..errors import InputError, InputTypeError
 from ..nn import LocalKernelRidge
+from ..nn.contents import Contents, contents_of
 from .leave_one_out import local_leave_one_out, sample_rows
 
 Scale = Literal["global", "cell"]
 # The weight of the global scale in that of a cell, in neighbors.
 PRIOR_NEIGHBORS = 3.0
 SMALLEST_VARIANCE = 1e-12
+# Of a standard deviation, where all residuals were zero: what is divided by it is multiplied by it again.
+SMALLEST = 1e-30
 
 
 class Interval(NamedTuple):
@@ -46,6 +52,7 @@ class Calibration(NamedTuple):
     """What the residuals of a layer say about its errors; made by `calibrate`."""
 
     layer: LocalKernelRidge
+    contents: tuple[Contents, Contents]  # of the layer when it was calibrated
     scale: Tensor  # (C,): s
     residuals: Tensor | None  # (N, C) with a scale per cell: |r| of each center
     spreads: Tensor | None  # (N,) likewise: sqrt(v)
@@ -53,35 +60,32 @@ class Calibration(NamedTuple):
 
     def std(self, query: Tensor, *, observation: bool = False) -> Tensor:
         """Standard deviation of the function at `(Q, D)`, or of a new observation there; `(Q, C)`."""
-        power = self.layer.power_function(query)
-        variance = _variance(power, self.layer) if observation else power.square()
-        return self._scale_at(query) * variance.sqrt().unsqueeze(-1)
+        return self._std(query, observation=observation).to(query.dtype)
 
     def interval(self, query: Tensor, coverage: float = 0.9) -> Interval:
         """Limits between which a new observation at `(Q, D)` falls with probability `coverage`.
 
         The limits are infinite where too few residuals are known for the coverage asked for.
         """
-        if not isinstance(coverage, float) or not 0 < coverage < 1:
-            raise InputError(f"coverage must be a number between 0 and 1, got {coverage!r}.")
+        half = self.quantile(coverage) * self._std(query, observation=True).clamp_min(SMALLEST)
         mean = self.layer(query)
-        half = self.quantile(coverage) * self.std(query, observation=True)
-        return Interval(mean, mean - half, mean + half)
+        return Interval(mean, (mean - half).to(mean.dtype), (mean + half).to(mean.dtype))
 
     def quantile(self, coverage: float) -> Tensor:
         """How many standard deviations of an observation the interval reaches; `(C,)`."""
-        rank = math.ceil((len(self.scores) + 1) * coverage)
+        if not isinstance(coverage, numbers.Real) or not 0 < coverage < 1:
+            raise InputError(f"coverage must be a number between 0 and 1, such as 0.9, got {coverage!r}.")
+        # Rounding of the product must not cost a rank.
+        rank = math.ceil((len(self.scores) + 1) * coverage - 1e-9)
         return self.scores[rank - 1] if rank <= len(self.scores) else torch.full_like(self.scale, math.inf)
 
-    def _scale_at(self, query: Tensor) -> Tensor:
-        if self.residuals is None:
-            return self.scale
-        if len(self.residuals) != self.layer.num_centers:
-            raise InputError(
-                f"The layer has {self.layer.num_centers} centers but was calibrated with {len(self.residuals)}. "
-                "Calibrate it again."
-            )
-        return self._cell_scale(self.layer.neighbors(query))
+    def _std(self, query: Tensor, *, observation: bool) -> Tensor:
+        if not all(a.same_as(b) for a, b in zip(self.contents, _contents(self.layer), strict=True)):
+            raise InputError("The layer has changed since it was calibrated. Calibrate it again.")
+        power = _wide(self.layer.power_function(query))
+        variance = _variance(power, self.layer) if observation else power.square()
+        scale = self.scale if self.residuals is None else self._cell_scale(self.layer.neighbors(query))
+        return scale * safe_sqrt(variance).unsqueeze(-1)
 
     def _cell_scale(self, indices: Tensor) -> Tensor:
         """`(Q, C)` from the residuals of the neighbors `(Q, M)`, drawn towards those of all centers."""
@@ -155,21 +159,22 @@ def _calibrate(
         on_singular=layer.on_singular,
         rows=rows,
     )
-    residuals = (left_out.means - layer.values[rows]).abs()  # (n, C)
-    spreads = _variance(left_out.powers, layer).sqrt()  # (n,)
+    # Squares of values in half precision would overflow, and small variances vanish.
+    residuals = _wide(left_out.means - layer.values[rows]).abs()  # (n, C)
+    spreads = _variance(_wide(left_out.powers), layer).sqrt()  # (n,)
+    contents = _contents(layer)
     whole = (residuals.square().sum(0) / spreads.square().sum()).sqrt()  # (C,)
     if scale == "cell":
-        known = Calibration(layer, whole, residuals, spreads, residuals[:0])
+        known = Calibration(layer, contents, whole, residuals, spreads, residuals[:0])
         # The neighbors a row was predicted from: its own residual takes no part in its scale.
         cells = left_out.neighbor_indices[sampled][:, : layer.num_neighbors]
         residuals, std = residuals[sampled], known._cell_scale(cells) * spreads[sampled].unsqueeze(-1)
     else:
-        known = Calibration(layer, whole, None, None, residuals[:0])
+        known = Calibration(layer, contents, whole, None, None, residuals[:0])
         std = whole * spreads.unsqueeze(-1)
     if query is not None and values is not None:
         residuals, std = _held_out(known, query, values)
-    std = std.clamp_min(torch.finfo(std.dtype).tiny)
-    return known._replace(scores=(residuals / std).sort(0).values)
+    return known._replace(scores=(residuals / std.clamp_min(SMALLEST)).sort(0).values)
 
 
 def _held_out(known: Calibration, query: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,10 +183,21 @@ def _held_out(known: Calibration, query: Tensor, values: Tensor) -> tuple[Tensor
     check_alike(query=query, values=values, centers=known.layer.centers)
     check_same_rows("query", query, "values", values)
     check_finite("values", values)
-    return (known.layer(query) - values).abs(), known.std(query, observation=True)
+    return _wide(known.layer(query) - values).abs(), known._std(query, observation=True)
 
 
 def _variance(power: Tensor, layer: LocalKernelRidge) -> Tensor:
     """Of an observation, in units of the squared scale."""
     ridge = torch.as_tensor(layer.ridge, dtype=power.dtype, device=power.device).detach()
     return (power.square() + ridge).clamp_min(SMALLEST_VARIANCE)
+
+
+def _contents(layer: LocalKernelRidge) -> tuple[Contents, Contents]:
+    """What a calibration depends on."""
+    settings = (layer.num_neighbors, float(layer.ridge), layer.trend, layer.fade, layer.normalize)
+    state = (*layer.kernel.parameters(), *layer.kernel.buffers())
+    return contents_of(layer.centers, state, layer.kernel, settings), contents_of(layer.values, (), layer.kernel, ())
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.double() if has_float64(tensor.device) else tensor.to(working_dtype(tensor.dtype))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from .._checks import check_choice, check_count, check_integer, check_positive, check_ridge
-from .._state import register
-from ..errors import InputError
+from .._state import register, usable
+from ..errors import InputError, ShapeError
 from ..functional.local import Trend
 from ..kernels import Exponential, Kernel, check_kernel
 from ..transforms import Compose, Linear, MeanDistance, Standardize
@@ -21,6 +22,7 @@ from .scores import Loss, check_loss
 
 Metric = Literal["ard", "linear"]
 MOST_HELD_OUT = 1000
+NEIGHBORS = 50
 
 
 def learn_metric(
@@ -30,7 +32,7 @@ def learn_metric(
     kernel: Kernel | None = None,
     metric: Metric = "ard",
     rank: int | None = None,
-    num_neighbors: int = 50,
+    num_neighbors: int | None = None,
     ridge: float = 1e-2,
     learn_ridge: bool = True,
     trend: Trend = "constant",
@@ -58,8 +60,9 @@ def learn_metric(
         kernel: where to start from; it is copied. `None` is `Exponential` on standardized features at unit mean distance.
         metric: `"ard"` learns one lengthscale per feature, `"linear"` a matrix on the embedded features.
         rank: rows of that matrix; `None` is as many as there are features.
-        num_neighbors: neighbors while learning. Fewer than for prediction are enough, and much faster.
-        ridge: where to start from, or the ridge to keep.
+        num_neighbors: neighbors while learning; `None` is 50, or all there are. Fewer than for prediction are enough, and
+            much faster.
+        ridge: where to start from, or the ridge to keep. From far below 1e-4 it hardly moves.
         learn_ridge: learn it too.
         trend: `"constant"` or `None`.
         loss: `"mse"`, `"cross_entropy"`, `"log_score"` or `"huber"` (see `torchkrr.tuning.scores`).
@@ -97,22 +100,36 @@ def learn_metric(
     if rank is not None and metric != "linear":
         raise InputError("rank belongs to metric='linear'. Leave it out, or choose that metric.")
     held_out = max(1, min(MOST_HELD_OUT, len(centers) // 10))
-    check_count("num_neighbors", num_neighbors, len(centers) - held_out - 1)
+    others = len(centers) - held_out - 1
+    if others < 1:
+        raise ShapeError(f"centers has {len(centers)} rows, but learning needs at least 3: one is set aside, one left out.")
+    num_neighbors = min(NEIGHBORS, others) if num_neighbors is None else num_neighbors
+    check_integer("num_neighbors", num_neighbors)
+    if not 1 <= num_neighbors <= others:
+        raise InputError(
+            f"num_neighbors must lie between 1 and {others}, got {num_neighbors}: of {len(centers)} rows, {held_out} "
+            "are set aside and one is left out."
+        )
 
-    centers, values = centers.detach(), values.detach()
-    working = _prepared(kernel, centers, metric, rank)
     task = Task(num_neighbors, float(ridge), learn_ridge, trend, loss, delta)
     schedule = Schedule(
         steps, min(batch_size, len(centers) - held_out), learning_rate, refresh_every, evaluate_every, patience, max_seconds
     )
-    descent = Descent(centers, values, working, task, held_out=held_out, seed=seed)
-    history = descent.run(schedule, progress=progress)
+    with torch.inference_mode(False), torch.enable_grad():
+        # Tensors made in inference mode could not take part in a backward pass.
+        centers, values = usable(centers.detach()), usable(values.detach())
+        working = _prepared(kernel, centers, metric, rank)
+        descent = Descent(centers, values, working, task, held_out=held_out, seed=seed)
+        history = descent.run(schedule, progress=progress)
+    score = min(point.held_out_loss for point in history)
+    if not math.isfinite(score):
+        raise InputError("No metric has a finite loss. Look at centers and values: they may be too large for their dtype.")
     return LearnedMetric(
         kernel=_fixed(working),
         ridge=float(descent.ridge().detach()),
         trend=trend,
         loss=loss,
-        score=min(point.held_out_loss for point in history),
+        score=score,
         temperature=float(descent.temperature().detach()) if loss == "cross_entropy" else None,
         history=tuple(history),
     )
@@ -140,7 +157,8 @@ def _prepared(kernel: Kernel | None, centers: Tensor, metric: Metric, rank: int 
     weight = torch.diag(torch.exp(-logs))
     if rank is not None and rank < features:
         # The directions in which the embedded centers vary most.
-        _, _, directions = torch.linalg.svd((embedded - embedded.mean(0)).double(), full_matrices=False)
+        centered = (embedded - embedded.mean(0)).to(weight.dtype)
+        directions = torch.linalg.eigh(centered.mT @ centered).eigenvectors.mT.flip(0)
         weight = directions[:rank] @ weight
     parts = [] if working.input_transform is None else [working.input_transform]
     working.input_transform = Compose(*parts, Linear(weight, learn=True))

@@ -14,13 +14,13 @@ from .scores import Loss
 from .select import select
 from .selection import Selection
 
-NEIGHBORS_WHILE_LEARNING = 50
 LENGTHSCALES = (0.7, 1.0, 1.4)
 RIDGES = (0.1, 0.3, 1.0, 3.0)  # times the learned one
 FIRST_NEIGHBORS = (5, 10, 20, 50, 100)
 NEIGHBORS = (10, 20, 50, 100, 200, 400)
 LEAST_RIDGE = 1e-4  # to start from: a smaller one hardly has a gradient
 SHARE_OF_LEARNING = 0.6
+FEWEST_ROWS = 10  # with fewer there is nothing to learn a metric from
 
 
 def tune(
@@ -40,7 +40,8 @@ def tune(
     """Select a kernel, learn its metric, and select the ridge, the lengthscale and the number of neighbors for it.
 
     Equivalent to `select`, then `learn_metric` from its kernel, then `select` around what was learned. If the learned
-    metric is no better than none, the first selection is returned.
+    metric is no better than none, the first selection is returned. Both are judged on rows that the metric was learned
+    from, so with few rows and many features the score is too good: keep some rows apart to judge it.
 
     Args:
         centers, values: the data; for classification one-hot labels with `loss="cross_entropy"`.
@@ -65,15 +66,15 @@ def tune(
     start = time.monotonic()
     few = _below(FIRST_NEIGHBORS, len(centers))
     first = select(centers, values, num_samples=num_samples, num_neighbors=few, **common)  # type: ignore[arg-type]
+    if len(centers) < FEWEST_ROWS:
+        return first
     left = None if max_seconds is None else max(1.0, SHARE_OF_LEARNING * (max_seconds - (time.monotonic() - start)))
-    held_out = len(centers) // 10 + 1
     learned: LearnedMetric = learn_metric(
         centers,
         values,
         kernel=first.kernel,
         metric=metric,
         rank=rank,
-        num_neighbors=max(1, min(NEIGHBORS_WHILE_LEARNING, len(centers) - held_out - 1)),
         ridge=max(first.ridge, LEAST_RIDGE),
         max_seconds=left,
         **common,  # type: ignore[arg-type]
@@ -92,4 +93,5 @@ def tune(
 
 
 def _below(counts: tuple[int, ...], rows: int) -> list[int]:
-    return [count for count in counts if count < rows] or [1]
+    """Those that other rows can fill, and all other rows if they are fewer than the most."""
+    return sorted({*(count for count in counts if count < rows), min(max(counts), max(1, rows - 1))})

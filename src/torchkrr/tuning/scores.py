@@ -22,12 +22,13 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from .._checks import check_choice
+from .._precision import has_float64
 from ..errors import InputError
 
 Loss = Literal["mse", "cross_entropy", "log_score", "huber"]
 LOSSES: tuple[Loss, ...] = ("mse", "cross_entropy", "log_score", "huber")
 # Predictions of one-hot values differ by at most about one, so useful temperatures lie well below it.
-TEMPERATURES = torch.logspace(-2.5, 0.5, 31, dtype=torch.float64)
+TEMPERATURES = torch.logspace(-2.5, 1.5, 41, dtype=torch.float64)
 SMALLEST_VARIANCE = 1e-12
 
 
@@ -73,12 +74,35 @@ def score(
     return (0.5 * (math.log(2 * math.pi) + spread.log() + residual.square() / spread)).mean(-1)
 
 
+def unit_of(values: Tensor, loss: Loss) -> float:
+    """The size of the values, their root mean square deviation. Losses are taken in this unit: no floor or step then depends
+    on whether lengths are in metres or miles."""
+    if loss == "cross_entropy":
+        return 1.0
+    wide = values.detach().double() if has_float64(values.device) else values.detach()
+    unit = float((wide - wide.mean(0)).square().mean().sqrt())
+    return unit if math.isfinite(unit) and unit > 0 else 1.0
+
+
+def in_given_units(loss: float, name: Loss, unit: float) -> float:
+    """A mean loss of values divided by `unit`, for the values as they were."""
+    if name == "log_score":
+        return loss + math.log(unit)
+    return loss if name == "cross_entropy" else loss * unit * unit
+
+
 def best_temperature(means: Tensor, targets: Tensor) -> Tensor:
-    """The temperature with the least mean cross-entropy: `(Q, *, C)` and `(Q, 1.., C)` to `(*)`."""
+    """The temperature with the least mean cross-entropy: `(Q, *, C)` and `(Q, 1.., C)` to `(*)`.
+
+    The largest of those that are no more than 1 / Q above it: Q rows without an error say no more than that errors are
+    rarer than about one in Q, which is not a reason to be surer still.
+    """
     with torch.no_grad():
         candidates = TEMPERATURES.to(means)
         losses = torch.stack([_cross_entropy(means, targets, t.expand(means.shape[1:-1])).mean(0) for t in candidates])
-        return candidates[losses.argmin(0)]
+        good = losses <= losses.amin(0) + 1 / len(means)
+        places = torch.arange(len(candidates), device=means.device).view(-1, *[1] * (losses.ndim - 1))
+        return candidates[torch.where(good, places, 0).amax(0)]
 
 
 def _cross_entropy(means: Tensor, targets: Tensor, temperature: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import numbers
 import time
 import warnings
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from ..kernels import Exponential, Gaussian, Kernel, Matern32, Matern52, check_k
 from ..neighbors import nearest
 from ..transforms import Compose, MeanDistance, Standardize, StandardMean
 from .leave_one_out import check_data, sample_rows
-from .scores import Loss, best_temperature, check_loss, score
+from .scores import Loss, best_temperature, check_loss, in_given_units, score, unit_of
 from .selection import Selection, Trial
 
 LENGTHSCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -161,25 +162,29 @@ class _Judge:
     def __init__(
         self, centers: Tensor, values: Tensor, bases: list[Kernel], rows: Tensor, trend: Trend, loss: Loss, delta: float
     ) -> None:
-        self.centers, self.values, self.bases, self.rows = centers, values, bases, rows
-        self.trend, self.loss, self.delta = trend, loss, delta
+        self.unit = unit_of(values, loss)
+        self.centers, self.values, self.bases, self.rows = centers, values / self.unit, bases, rows
+        self.trend, self.loss, self.delta = trend, loss, delta / self.unit
         self._found: dict[int, Tensor] = {}
 
     def trial(self, candidate: _Candidate, rows: Tensor, counts: list[int]) -> Trial:
         start = time.perf_counter()
         means, variances = self._path(candidate, rows, counts)
         losses = score(self.loss, means, variances, self.values[rows], delta=self.delta)  # (n, counts)
-        curve = losses.double().mean(0).nan_to_num(math.inf, math.inf, math.inf)
-        at = int(curve.argmin())
+        curve = [in_given_units(mean, self.loss, self.unit) for mean in losses.double().mean(0).tolist()]
+        curve = [mean if math.isfinite(mean) else math.inf for mean in curve]
+        at = curve.index(min(curve))
+        # Only a log score is shifted, not scaled, by another unit.
+        size = 1.0 if self.loss in ("log_score", "cross_entropy") else self.unit**2
         return Trial(
             kernel=_name(self.bases, candidate.base),
             lengthscale=candidate.factor,
             ridge=candidate.ridge,
             num_neighbors=counts[at],
-            loss=float(curve[at]),
-            standard_error=float(losses[:, at].double().std(correction=0)) / math.sqrt(len(rows)),
+            loss=curve[at],
+            standard_error=size * float(losses[:, at].double().std(correction=0)) / math.sqrt(len(rows)),
             num_samples=len(rows),
-            curve=tuple(zip(counts, curve.tolist(), strict=True)),
+            curve=tuple(zip(counts, curve, strict=True)),
             seconds=time.perf_counter() - start,
         )
 
@@ -254,7 +259,7 @@ def _neighbor_grid(given: int | Sequence[int] | None, most: int) -> list[int]:
     if given is None:
         steps = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 50, 70, 100, 140, MOST_NEIGHBORS)
         return [step for step in steps if step <= most]
-    counts = [given] if isinstance(given, int) else list(given)
+    counts = [given] if isinstance(given, numbers.Integral) else list(given)  # type: ignore[arg-type]
     if not counts:
         raise InputError("num_neighbors is empty. Give at least one number, or None.")
     for count in counts:

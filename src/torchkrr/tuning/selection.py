@@ -34,7 +34,7 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The choice with the least leave-one-out loss, and every trial, best first.
+    """The choice with the least leave-one-out loss, and every trial: finalists first, then those of the first round.
 
     `layer(centers, values)` builds a `LocalKernelRidge` with it; `arguments` are the keyword arguments to do so oneself.
     """
@@ -54,7 +54,8 @@ class Selection:
 
     def layer(self, centers: Tensor, values: Tensor, **changes: Any) -> LocalKernelRidge:
         """A layer with the choice; keyword arguments of `LocalKernelRidge` change or add to it."""
-        return LocalKernelRidge(centers, values, **{**self.arguments, **changes})
+        fitting = {"num_neighbors": min(self.num_neighbors, len(centers))}
+        return LocalKernelRidge(centers, values, **{**self.arguments, **fitting, **changes})
 
     def __str__(self) -> str:
         lines = [f"{'kernel':<20} {'lengthscale':>11} {'ridge':>8} {'neighbors':>9} {self.loss:>14} {'s.e.':>9} {'rows':>5}"]
