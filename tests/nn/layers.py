@@ -67,6 +67,11 @@ def same(kind: str, a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=1e-4, atol=1e-5) if kind in CONTINUOUS else torch.equal(a, b)
 
 
+def tolerance(kind: str) -> dict[str, float]:
+    """For `assert_close`: torch's own, wider for the continuous layers."""
+    return {"rtol": 1e-4, "atol": 5e-5} if kind in CONTINUOUS else {}
+
+
 def rebuilt(layer: Layer) -> Layer:
     """A new layer from the present tensors and kernel, with nothing remembered."""
     centers, values = layer.centers.detach().clone(), layer.values.detach().clone()

@@ -23,6 +23,7 @@ from tests.nn.layers import (
     rebuilt,
     run_python,
     shrunk,
+    tolerance,
 )
 from torch import Tensor
 
@@ -62,7 +63,7 @@ def test_compiled_layers_predict_and_differentiate_the_same(backend, kind, learn
     for ours, theirs in zip(fast_gradients, plain_gradients, strict=True):
         torch.testing.assert_close(ours, theirs)
     with torch.no_grad():
-        torch.testing.assert_close(compiled(images), plain, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(compiled(images), plain, **tolerance(kind))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -24,6 +24,7 @@ from tests.nn.layers import (
     queries,
     run_python,
     same,
+    tolerance,
 )
 
 from torchkrr import functional as F
@@ -210,7 +211,7 @@ def test_a_layer_is_its_function(kind):
         expected = F.local_kernel_ridge(queries(), centers, values, indices, **choices)
         power = F.local_power_function(queries(), centers, indices, **choices)
         assert torch.equal(layer.neighbors(queries()), indices)
-    torch.testing.assert_close(layer(queries()), expected, rtol=1e-5, atol=5e-5)
+    torch.testing.assert_close(layer(queries()), expected, **tolerance(kind))
     torch.testing.assert_close(layer.power_function(queries()), power)
 
 
@@ -224,7 +225,7 @@ def test_explanation_adds_up_to_the_prediction(kind, choices, trend, shape):
     query = queries(*shape)
     indices, weights = layer.explain(query)
     total = (weights.unsqueeze(-1) * layer.values[indices]).sum(-2)
-    torch.testing.assert_close(total, layer(query), rtol=1e-4, atol=5e-5)
+    torch.testing.assert_close(total, layer(query), **(tolerance(kind) or {"rtol": 1e-4, "atol": 1e-5}))
     if trend:
         torch.testing.assert_close(weights.sum(-1), torch.ones(shape))
 
