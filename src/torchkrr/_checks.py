@@ -140,6 +140,12 @@ def check_count(name: str, count: Any, most: int, *, least: int = 1) -> None:
         raise InputError(f"{name} must lie between {least} and the number of points ({most}), got {count}.")
 
 
+def check_at_least_one(name: str, count: Any) -> None:
+    check_integer(name, count)
+    if count < 1:
+        raise InputError(f"{name} must be at least 1, got {count}.")
+
+
 def check_indices(name: str, indices: Any, num_rows: int | None, centers: Tensor, *, what: str = "centers") -> None:
     """Integer indices of shape (Q, M) with entries in [0, N); any number of rows if `num_rows` is None."""
     _check_index_tensor(name, indices, centers)

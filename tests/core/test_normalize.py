@@ -21,18 +21,6 @@ KERNELS = {
 }
 
 
-@pytest.fixture
-def small():
-    generator = torch.Generator().manual_seed(5)
-
-    def randn(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
-
-    query, centers, values = randn(2, 2), randn(7, 2), randn(7, 2)
-    ridge = torch.tensor(1e-2, dtype=torch.float64, requires_grad=True)
-    return query, centers, values, ridge, neighbors.nearest(query, centers, 6)
-
-
 def by_hand(function, query, centers, *arguments, fade, **choices):
     """The reference, query by query, on points divided by the size of the neighborhood."""
     *values, indices = (argument.detach().numpy() for argument in arguments)

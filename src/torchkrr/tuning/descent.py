@@ -75,19 +75,18 @@ class Descent:
         learned = [*self.kernel.parameters(), self.log_ridge, self.log_temperature]
         optimizer = torch.optim.Adam([tensor for tensor in learned if tensor.requires_grad], lr=schedule.learning_rate)
         start = time.monotonic()
-        history = [self._look(0, math.nan, start)]
-        best_state, best, since = self._state(), history[0].held_out_loss, 0
         batches: list[tuple[Tensor, Tensor]] = []
         recent: list[float] = []
         with warnings.catch_warnings(), Progress("learning the metric", schedule.steps, shown=progress) as bar:
             warnings.simplefilter("ignore", RidgeRaisedWarning)  # the metric on its way; the final one warns when used
+            history = [self._look(0, math.nan, start)]
+            best_state, best, since = self._state(), history[0].held_out_loss, 0
             for step in range(1, schedule.steps + 1):
                 share = schedule.share(step, time.monotonic() - start)
                 for group in optimizer.param_groups:
                     group["lr"] = schedule.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
-                batches = batches or self._batches(
-                    min(schedule.refresh_every, schedule.steps - step + 1), schedule.batch_size
-                )
+                if not batches:
+                    batches = self._batches(min(schedule.refresh_every, schedule.steps - step + 1), schedule.batch_size)
                 recent.append(self._step(optimizer, *batches.pop()))
                 bar.advance(note=f"held-out {self.task.loss} {best:.4g}")
                 if step % schedule.evaluate_every and share < 1:
@@ -114,25 +113,20 @@ class Descent:
         loss = self._loss(self.centers[rows], self.values[rows], indices)
         optimizer.zero_grad()
         loss.backward()
-        finite = bool(torch.isfinite(loss)) and all(
-            bool(torch.isfinite(p.grad).all())
-            for group in optimizer.param_groups
-            for p in group["params"]
-            if p.grad is not None
-        )
-        if finite:  # one batch that overflows must not spoil the metric
+        found = [tensor.grad for group in optimizer.param_groups for tensor in group["params"] if tensor.grad is not None]
+        if all(bool(torch.isfinite(gradient).all()) for gradient in found):  # one bad batch must not spoil the metric
             optimizer.step()
         with torch.no_grad():
             self.log_ridge.clamp_(min=math.log(SMALLEST_RIDGE))
         return float(loss.detach())
 
     def _look(self, step: int, train_loss: float, start: float) -> Progressed:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RidgeRaisedWarning)
+        with torch.no_grad():
             indices = nearest(self.held_centers, self.centers, self.task.num_neighbors, kernel=self.kernel)
-            loss = float(self._loss(self.held_centers, self.held_values, indices))
+            held_out = self._loss(self.held_centers, self.held_values, indices)
+        losses = torch.tensor([train_loss, float(held_out)], dtype=torch.float64)
+        train_loss, loss = in_given_units(losses, self.task.loss, self.unit).tolist()
         ridge = float(self.ridge().detach())
-        train_loss, loss = (in_given_units(found, self.task.loss, self.unit) for found in (train_loss, loss))
         return Progressed(step, time.monotonic() - start, train_loss, loss if math.isfinite(loss) else math.inf, ridge)
 
     def _loss(self, query: Tensor, targets: Tensor, indices: Tensor) -> Tensor:

@@ -24,18 +24,26 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .._checks import check_alike, check_choice, check_count, check_finite, check_points, check_same_rows, check_values
+from .._checks import (
+    check_alike,
+    check_at_least_one,
+    check_choice,
+    check_finite,
+    check_points,
+    check_same_rows,
+    check_values,
+)
 from .._precision import has_float64, working_dtype
 from ..distances import safe_sqrt
 from ..errors import InputError, InputTypeError
 from ..nn import LocalKernelRidge
 from ..nn.contents import Contents, contents_of
 from .leave_one_out import local_leave_one_out, sample_rows
+from .scores import SMALLEST_VARIANCE
 
 Scale = Literal["global", "cell"]
 # The weight of the global scale in that of a cell, in neighbors.
 PRIOR_NEIGHBORS = 3.0
-SMALLEST_VARIANCE = 1e-12
 # Of a standard deviation, where all residuals were zero: what is divided by it is multiplied by it again.
 SMALLEST = 1e-30
 
@@ -134,7 +142,7 @@ def calibrate(
     if not isinstance(layer, LocalKernelRidge):
         raise InputTypeError(f"layer must be a torchkrr.nn.LocalKernelRidge, got {type(layer).__name__}.")
     check_choice("scale", scale, ("global", "cell"))
-    check_count("num_samples", num_samples, max(num_samples, 1) if isinstance(num_samples, int) else 1)
+    check_at_least_one("num_samples", num_samples)
     if (query is None) != (values is None):
         raise InputError("Give query and values together, or neither for leave-one-out.")
     with torch.no_grad():

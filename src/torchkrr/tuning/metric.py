@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .._checks import check_choice, check_count, check_integer, check_positive, check_ridge
+from .._checks import check_at_least_one, check_choice, check_integer, check_positive, check_ridge
 from .._state import register, usable
 from ..errors import InputError, ShapeError
 from ..functional.local import Trend
@@ -92,9 +92,9 @@ def learn_metric(
     for name, number in (("delta", delta), ("learning_rate", learning_rate)):
         check_positive(name, number)
     for name, count in (("steps", steps), ("batch_size", batch_size), ("refresh_every", refresh_every)):
-        _check_at_least_one(name, count)
+        check_at_least_one(name, count)
     for name, count in (("evaluate_every", evaluate_every), ("patience", patience)):
-        _check_at_least_one(name, count)
+        check_at_least_one(name, count)
     if max_seconds is not None:
         check_positive("max_seconds", max_seconds)
     if rank is not None and metric != "linear":
@@ -174,7 +174,3 @@ def _fixed(kernel: Kernel) -> Kernel:
                 delattr(module, name)
                 register(module, name, parameter.detach(), learn=False)
     return kernel
-
-
-def _check_at_least_one(name: str, count: int) -> None:
-    check_count(name, count, max(count, 1) if isinstance(count, int) else 1)

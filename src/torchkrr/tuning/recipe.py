@@ -54,9 +54,9 @@ def tune(
         - centers: `(N, D)`; values: `(N, C)`
 
     Example:
-        >>> x = torch.rand(200, 3)
-        >>> y = torch.sin(6 * x[:, :1])  # the other two features are noise
-        >>> layer = torchkrr.tune(x, y, num_samples=50).layer(x, y)
+        >>> x = torch.rand(60, 2)
+        >>> y = torch.sin(3 * x[:, :1])  # the other feature is noise
+        >>> layer = torchkrr.tune(x, y, num_samples=20).layer(x, y)
         >>> bool((layer(x[:9] + 0.005) - y[:9]).abs().max() < 0.3)
         True
     """

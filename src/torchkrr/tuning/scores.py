@@ -84,11 +84,11 @@ def unit_of(values: Tensor, loss: Loss) -> float:
     return unit if math.isfinite(unit) and unit > 0 else 1.0
 
 
-def in_given_units(loss: float, name: Loss, unit: float) -> float:
-    """A mean loss of values divided by `unit`, for the values as they were."""
+def in_given_units(losses: Tensor, name: Loss, unit: float) -> Tensor:
+    """Losses of values divided by `unit`, for the values as they were."""
     if name == "log_score":
-        return loss + math.log(unit)
-    return loss if name == "cross_entropy" else loss * unit * unit
+        return losses + math.log(unit)
+    return losses if name == "cross_entropy" else losses * unit * unit
 
 
 def best_temperature(means: Tensor, targets: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._checks import check_choice, check_count, check_positive
+from .._checks import check_at_least_one, check_choice, check_count, check_positive
 from .._progress import Progress
 from ..errors import InputError, RidgeRaisedWarning
 from ..functional.local import Trend, local_path
@@ -85,9 +85,9 @@ def select(
         - centers: `(N, D)`; values: `(N, C)`
 
     Example:
-        >>> x = torch.rand(300, 2)
+        >>> x = torch.rand(100, 2)
         >>> y = torch.sin(5 * x[:, :1]) + x[:, 1:]
-        >>> choice = torchkrr.select(x, y, num_samples=100)
+        >>> choice = torchkrr.select(x, y, num_samples=30)
         >>> layer = choice.layer(x, y)
         >>> bool((layer(x[:5] + 0.01) - y[:5]).abs().max() < 0.2)
         True
@@ -96,7 +96,7 @@ def select(
     check_loss(loss, values)
     check_choice("trend", trend, (None, "constant"))
     check_positive("delta", delta)
-    check_count("num_samples", num_samples, max(num_samples, 1) if isinstance(num_samples, int) else 1)
+    check_at_least_one("num_samples", num_samples)
     factors = _grid("lengthscales", lengthscales, LENGTHSCALES)
     ridges = _grid("ridges", ridges, RIDGES, zero=True)
     counts = _neighbor_grid(num_neighbors, len(centers) - 1)
@@ -104,30 +104,28 @@ def select(
     few = rows[:SCREEN_ROWS]
     screen_counts = _up_to(counts, SCREEN_NEIGHBORS)
     judge = _Judge(centers.detach(), values.detach(), _kernels(kernels), rows, trend, loss, delta)
-    if kernels is None:
-        judge.bases = judge.default_kernels(few, screen_counts)
-    bases = judge.bases
-    candidates = [_Candidate(b, f, r) for b in range(len(bases)) for f in factors for r in ridges]
-    trials: dict[_Candidate, Trial] = {}
-    with torch.no_grad(), warnings.catch_warnings(), Progress("selecting", len(candidates), shown=progress) as bar:
+    with torch.no_grad(), warnings.catch_warnings(), Progress("selecting", 0, shown=progress) as bar:
         # Candidates far too smooth for the data are tried too; their singular cells say nothing about the final choice.
         warnings.simplefilter("ignore", RidgeRaisedWarning)
-        for candidate in candidates:
-            trials[candidate] = judge.trial(candidate, few, screen_counts)
-            bar.advance(note=f"{loss} {min(trial.loss for trial in trials.values()):.4g}")
+
+        def run(candidates: list[_Candidate], on: Tensor, counts: list[int]) -> dict[_Candidate, Trial]:
+            bar.total += len(candidates)
+            found: dict[_Candidate, Trial] = {}
+            for candidate in candidates:
+                found[candidate] = judge.trial(candidate, on, counts)
+                bar.advance(note=f"{loss} {min(trial.loss for trial in found.values()):.4g}")
+            return found
+
+        if kernels is None:
+            judge.bases = judge.default_kernels(few, screen_counts)
+        grid = [
+            _Candidate(base, factor, ridge) for base in range(len(judge.bases)) for factor in factors for ridge in ridges
+        ]
+        trials = run(grid, few, screen_counts)
         for _ in range(EXTENSIONS if lengthscales is None else 0):
-            extra = _beyond_the_grid(trials, ridges)
-            bar.total += len(extra)
-            for candidate in extra:
-                trials[candidate] = judge.trial(candidate, few, screen_counts)
-                bar.advance(note=f"{loss} {min(trial.loss for trial in trials.values()):.4g}")
-        finalists = _finalists(trials)
+            trials |= run(_beyond_the_grid(trials, ridges), few, screen_counts)
         final_counts = _up_to(counts, FINAL_NEIGHBORS)
-        bar.total += len(finalists)
-        final: dict[_Candidate, Trial] = {}
-        for candidate in finalists:
-            final[candidate] = judge.trial(candidate, rows, final_counts)
-            bar.advance(note=f"{loss} {min(trial.loss for trial in final.values()):.4g}")
+        final = run(_finalists(trials), rows, final_counts)
         winner = min(final, key=lambda candidate: final[candidate].loss)
         if final[winner].num_neighbors == final_counts[-1] < counts[-1]:  # more neighbors may be better still
             final[winner] = judge.trial(winner, rows, counts)
@@ -137,7 +135,7 @@ def select(
         temperature = judge.temperature(winner, rows, best.num_neighbors) if loss == "cross_entropy" else None
     table = sorted(final.values(), key=lambda t: t.loss) + sorted(trials.values(), key=lambda t: t.loss)
     return Selection(
-        kernel=scaled(bases[winner.base], winner.factor),
+        kernel=scaled(judge.bases[winner.base], winner.factor),
         num_neighbors=best.num_neighbors,
         ridge=best.ridge,
         trend=trend,
@@ -165,24 +163,22 @@ class _Judge:
         self.unit = unit_of(values, loss)
         self.centers, self.values, self.bases, self.rows = centers, values / self.unit, bases, rows
         self.trend, self.loss, self.delta = trend, loss, delta / self.unit
-        self._found: dict[int, Tensor] = {}
+        self._found: list[tuple[Kernel, Tensor]] = []
 
     def trial(self, candidate: _Candidate, rows: Tensor, counts: list[int]) -> Trial:
         start = time.perf_counter()
         means, variances = self._path(candidate, rows, counts)
         losses = score(self.loss, means, variances, self.values[rows], delta=self.delta)  # (n, counts)
-        curve = [in_given_units(mean, self.loss, self.unit) for mean in losses.double().mean(0).tolist()]
-        curve = [mean if math.isfinite(mean) else math.inf for mean in curve]
+        losses = in_given_units(losses.double(), self.loss, self.unit)
+        curve = losses.mean(0).nan_to_num(math.inf, math.inf, math.inf).tolist()
         at = curve.index(min(curve))
-        # Only a log score is shifted, not scaled, by another unit.
-        size = 1.0 if self.loss in ("log_score", "cross_entropy") else self.unit**2
         return Trial(
             kernel=_name(self.bases, candidate.base),
             lengthscale=candidate.factor,
             ridge=candidate.ridge,
             num_neighbors=counts[at],
             loss=curve[at],
-            standard_error=size * float(losses[:, at].double().std(correction=0)) / math.sqrt(len(rows)),
+            standard_error=float(losses[:, at].std(correction=0)) / math.sqrt(len(rows)),
             num_samples=len(rows),
             curve=tuple(zip(counts, curve, strict=True)),
             seconds=time.perf_counter() - start,
@@ -195,13 +191,10 @@ class _Judge:
             transform.fit(self.centers)
         self.bases = [Exponential(input_transform=transform) for transform in transforms]
         losses = []
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RidgeRaisedWarning)
-            for base in range(len(transforms)):
-                trials = [_Candidate(base, factor, ridge) for factor in FIRST_LENGTHSCALES for ridge in FIRST_RIDGES]
-                losses.append(min(self.trial(candidate, rows, counts).loss for candidate in trials))
+        for base in range(len(transforms)):
+            trials = [_Candidate(base, factor, ridge) for factor in FIRST_LENGTHSCALES for ridge in FIRST_RIDGES]
+            losses.append(min(self.trial(candidate, rows, counts).loss for candidate in trials))
         chosen = transforms[losses.index(min(losses))]
-        self._found = {0: self._found[losses.index(min(losses))]}
         return [profile(input_transform=chosen) for profile in (Exponential, Matern32, Matern52, Gaussian)]
 
     def temperature(self, candidate: _Candidate, rows: Tensor, count: int) -> float:
@@ -210,20 +203,22 @@ class _Judge:
 
     def _path(self, candidate: _Candidate, rows: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
         """Means `(n, counts, C)` and variances `(n, counts)` in units of the scale, ridge included."""
-        indices = self._neighbors(candidate.base, counts[-1])[: len(rows), : counts[-1]]
-        kernel = scaled(self.bases[candidate.base], candidate.factor)
+        base = self.bases[candidate.base]
+        indices = self._neighbors(base, counts[-1])[: len(rows), : counts[-1]]
+        kernel = scaled(base, candidate.factor)
         found = local_path(
             self.centers[rows], self.centers, self.values, indices, kernel=kernel, ridge=candidate.ridge, trend=self.trend
         )
         columns = torch.tensor(counts, device=rows.device) - 1
         return found.means[:, columns], found.powers[:, columns].square() + candidate.ridge
 
-    def _neighbors(self, base: int, count: int) -> Tensor:
-        shared = next((other for other in self._found if _same_metric(self.bases[base], self.bases[other])), base)
-        if shared not in self._found or self._found[shared].shape[1] < count:
-            kernel = self.bases[shared]
-            self._found[shared] = nearest(self.centers[self.rows], self.centers, count, kernel=kernel, exclude=self.rows)
-        return self._found[shared]
+    def _neighbors(self, kernel: Kernel, count: int) -> Tensor:
+        for other, found in self._found:
+            if found.shape[1] >= count and _same_metric(kernel, other):
+                return found
+        found = nearest(self.centers[self.rows], self.centers, count, kernel=kernel, exclude=self.rows)
+        self._found.append((kernel, found))
+        return found
 
 
 def _same_metric(a: Kernel, b: Kernel) -> bool:
