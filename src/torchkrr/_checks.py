@@ -5,6 +5,7 @@ Each message says what was expected, what came, and what to do about it.
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Sequence
 from typing import Any
@@ -109,7 +110,7 @@ def check_broadcastable(**tensors: Tensor) -> None:
 
 def check_finite(name: str, tensor: Tensor) -> None:
     # The sum is one pass without a temporary; only a suspicious sum pays for the full test.
-    if bool(torch.isfinite(tensor.detach().sum())):
+    if math.isfinite(tensor.detach().sum().item()):
         return
     finite = torch.isfinite(tensor.detach())
     if not bool(finite.all()):

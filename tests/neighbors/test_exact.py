@@ -15,6 +15,12 @@ from torchkrr.neighbors import base, exact
 FLOAT = [torch.float32, torch.float64]
 
 
+@pytest.fixture(autouse=True, params=["by difference", "by product"])
+def _both_ways(request, monkeypatch):
+    """Small problems are compared in full; the products of large ones must find the same."""
+    monkeypatch.setattr(exact, "SMALL_PROBLEM", {"by difference": exact.SMALL_PROBLEM, "by product": 0}[request.param])
+
+
 def full_sort(query: Tensor, points: Tensor, count: int, exclude: Tensor | None = None) -> Tensor:
     """In float64 and by difference: the points of these tests are spaced so that rounding there cannot change the order."""
     squared = (query.double()[:, None] - points.double()).square().sum(-1)
@@ -157,6 +163,8 @@ def in_chunks(monkeypatch, bytes_at_once: int, block: int) -> None:
     monkeypatch.setattr(exact, "SEARCH_BYTES", bytes_at_once)
     monkeypatch.setattr(base, "SEARCH_BYTES", bytes_at_once)
     monkeypatch.setattr(exact, "LARGEST_BLOCK", block)
+    monkeypatch.setattr(exact, "SMALL_PROBLEM", 0)
+    monkeypatch.setattr(exact, "STRIP", 5)
 
 
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)

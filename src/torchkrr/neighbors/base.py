@@ -6,6 +6,7 @@ An index works on embedded points. It proposes candidates; their distances are t
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
 from .._precision import working_dtype
 from .._state import usable
 from ..errors import InputError, InputTypeError, NotFittedError, ShapeError
+from .selection import order_of, sort_rows
 
 
 class Neighbors(NamedTuple):
@@ -43,8 +45,7 @@ class NeighborIndex(ABC):
     def build(self, points: Tensor) -> NeighborIndex:
         """Index the rows of `points` `(N, E)`; returns the index itself."""
         check_points("points", points)
-        check_finite("points", points)
-        check_squares("points", points)
+        check_searchable("points", points)
         points = usable(points.detach()).to(working_dtype(points.dtype))
         self.points = None  # an index whose build fails is not built
         self._build(points)
@@ -58,8 +59,7 @@ class NeighborIndex(ABC):
         points = points.detach().to(working_dtype(points.dtype))
         check_alike(points=points, present=old)
         check_same_features("points", points, "the index", old)
-        check_finite("points", points)
-        check_squares("points", points)
+        check_searchable("points", points)
         with torch.inference_mode(False):
             grown = torch.cat((old, points))
         self._append(grown, len(old))
@@ -86,8 +86,7 @@ class NeighborIndex(ABC):
         query = query.detach().to(working_dtype(query.dtype))
         check_alike(query=query, points=points)
         check_same_features("query", query, "the index", points)
-        check_finite("query", query)
-        check_squares("query", query)
+        check_searchable("query", query)
         if exclude is not None:
             check_exclude(exclude, len(query), len(points))
         available = len(points) - (exclude is not None)
@@ -141,9 +140,12 @@ def kept_rows(indices: Tensor, count: int) -> Tensor:
     return keep
 
 
-def check_squares(name: str, points: Tensor) -> None:
-    """Squared distances between such points are numbers: neither infinite nor zero between different points."""
-    largest = float(points.detach().abs().amax())
+def check_searchable(name: str, points: Tensor) -> None:
+    """Finite, and squared distances between such points are numbers: neither infinite nor zero between different points."""
+    low, high = torch.aminmax(points.detach())
+    largest = max(-float(low), float(high))
+    if not largest < math.inf:  # NaN is both smallest and largest
+        check_finite(name, points)
     limits = torch.finfo(working_dtype(points.dtype))
     if largest and not limits.tiny**0.5 < largest < (limits.max / points.shape[1]) ** 0.5 / 4:
         raise InputError(
@@ -165,13 +167,16 @@ def check_exclude(exclude: Tensor, num_queries: int, num_points: int) -> None:
 
 def rank(query: Tensor, points: Tensor, candidates: Tensor, num_neighbors: int) -> Neighbors:
     """The best of `candidates` `(Q, K)` by distance, computed by difference, then by index."""
+    features = points.shape[1]
 
     def work(chunk: slice) -> Neighbors:
-        ordered = candidates[chunk].sort(dim=1).values
-        squared = (points[ordered] - query[chunk].unsqueeze(1)).square_().sum(-1)  # (q, K)
-        best, order = squared.sort(dim=1, stable=True)
-        return Neighbors(best[:, :num_neighbors].sqrt(), ordered.gather(1, order[:, :num_neighbors]))
+        ordered = sort_rows(candidates[chunk])
+        # index_select copies whole rows; indexing by a matrix would copy number by number.
+        gathered = points.index_select(0, ordered.flatten()).view(*ordered.shape, features)
+        squared = gathered.sub_(query[chunk].unsqueeze(1)).square_().sum(-1)  # (q, K)
+        order = order_of(squared)[:, :num_neighbors]
+        return Neighbors(squared.gather(1, order).sqrt_(), ordered.gather(1, order))
 
-    row_bytes = 2 * candidates.shape[1] * (points.shape[1] + 4) * points.element_size()
+    row_bytes = 2 * candidates.shape[1] * (features + 4) * points.element_size()
     chunks = ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES // 4))
     return Neighbors(*collect(work, chunks, query.device))
