@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,6 +41,7 @@ class NeighborIndex(ABC):
     """Base of all indexes. Its points are never pickled or copied along: whoever owns them builds it again."""
 
     points: Tensor | None = None  # (N, E) in the working dtype
+    streams: ClassVar[bool] = False  # whether `points` are kept as they came, not embedded
     _version: int = 0  # of `points` when they were indexed
 
     def build(self, points: Tensor) -> NeighborIndex:
@@ -51,6 +53,12 @@ class NeighborIndex(ABC):
         self._build(points)
         self.points, self._version = points, points._version
         return self
+
+    def build_embedded(self, points: Tensor, embed: Callable[[Tensor], Tensor]) -> NeighborIndex:
+        """Index `embed(points)`, row by row; what was indexed before is let go first, so that both never coexist."""
+        self.points = None
+        self._release()
+        return self.build(embed_in_blocks(points, embed))
 
     def append(self, points: Tensor) -> None:
         """Add rows; they get the indices after the present ones."""
@@ -84,8 +92,9 @@ class NeighborIndex(ABC):
         points = self._built()
         check_points("query", query)
         query = query.detach().to(working_dtype(query.dtype))
-        check_alike(query=query, points=points)
-        check_same_features("query", query, "the index", points)
+        sample = self._sample()
+        check_alike(query=query, points=sample)
+        check_same_features("query", query, "the index", sample)
         check_searchable("query", query)
         if exclude is not None:
             check_exclude(exclude, len(query), len(points))
@@ -109,6 +118,13 @@ class NeighborIndex(ABC):
     @abstractmethod
     def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors: ...
 
+    def _release(self) -> None:
+        """Let go of what was made from the points."""
+
+    def _sample(self) -> Tensor:
+        """Some of the points as they are searched: their dtype, device and features."""
+        return self._built()
+
     def _built(self) -> Tensor:
         if self.points is None:
             raise NotFittedError(f"{type(self).__name__} is not built. Call build(points) first.")
@@ -122,6 +138,19 @@ class NeighborIndex(ABC):
     def _settings(self) -> tuple[str, ...]:
         """Names of the attributes that are configuration: what is pickled and copied."""
         return ()
+
+
+def embed_in_blocks(points: Tensor, embed: Callable[[Tensor], Tensor]) -> Tensor:
+    """`embed(points)` without a graph; its temporaries are those of one block."""
+    size = rows_per_chunk(points.shape[1] * points.element_size(), SEARCH_BYTES)
+    first = embed(points[:size])
+    if len(first) == len(points):
+        return first
+    embedded = first.new_empty(len(points), *first.shape[1:])
+    embedded[:size] = first
+    for chunk in ranges(len(points), size)[1:]:
+        embedded[chunk] = embed(points[chunk])
+    return embedded
 
 
 def kept_rows(indices: Tensor, count: int) -> Tensor:
@@ -165,18 +194,20 @@ def check_exclude(exclude: Tensor, num_queries: int, num_points: int) -> None:
     check_index_range("exclude", exclude, num_points)
 
 
-def rank(query: Tensor, points: Tensor, candidates: Tensor, num_neighbors: int) -> Neighbors:
-    """The best of `candidates` `(Q, K)` by distance, computed by difference, then by index."""
-    features = points.shape[1]
+def rank(query: Tensor, take: Callable[[Tensor], Tensor], candidates: Tensor, num_neighbors: int) -> Neighbors:
+    """The best of `candidates` `(Q, K)` by distance, computed by difference, then by index.
+
+    `take` gives the points `(n, E)` with row numbers `(n,)`, as a copy.
+    """
+    features = query.shape[1]
 
     def work(chunk: slice) -> Neighbors:
         ordered = sort_rows(candidates[chunk])
-        # index_select copies whole rows; indexing by a matrix would copy number by number.
-        gathered = points.index_select(0, ordered.flatten()).view(*ordered.shape, features)
+        gathered = take(ordered.flatten()).view(*ordered.shape, features)
         squared = gathered.sub_(query[chunk].unsqueeze(1)).square_().sum(-1)  # (q, K)
         order = order_of(squared)[:, :num_neighbors]
         return Neighbors(squared.gather(1, order).sqrt_(), ordered.gather(1, order))
 
-    row_bytes = 2 * candidates.shape[1] * (features + 4) * points.element_size()
+    row_bytes = 2 * candidates.shape[1] * (features + 4) * query.element_size()
     chunks = ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES // 4))
     return Neighbors(*collect(work, chunks, query.device))

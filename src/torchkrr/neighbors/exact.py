@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -87,6 +89,14 @@ def nearest(
         return ExactIndex().build(centers).search(query, num_neighbors, exclude=exclude).indices
 
 
+class Block(NamedTuple):
+    """Consecutive points, shifted by what the index shifts by."""
+
+    start: int  # the row of the first
+    points: Tensor  # (B, E)
+    squares: Tensor  # (B,): their squared lengths
+
+
 class ExactIndex(NeighborIndex):
     """Exact nearest neighbors on any device; memory is bounded by a byte budget, whatever Q and N.
 
@@ -100,11 +110,12 @@ class ExactIndex(NeighborIndex):
     """
 
     def _build(self, points: Tensor) -> None:
-        mean = points.mean(0)
-        spread = points.var(0, correction=0).sum()
-        # Points spread about the origin more than they are away from it lose nothing there, and need no copy.
-        self._shift = None if float(mean.square().sum()) <= float(spread) else mean
-        self._squares = torch.cat([torch.linalg.vector_norm(block, dim=1).square_() for _, block in self._blocks(points)])
+        mean, squares = points.mean(0), torch.linalg.vector_norm(points, dim=1).square_()
+        self._shift = _shift(mean, squares.mean())
+        if self._shift is not None:
+            shifted = self._shifted(points, self._shift)
+            squares = torch.cat([torch.linalg.vector_norm(block, dim=1).square_() for _, block in shifted])
+        self._squares = squares
 
     def _append(self, points: Tensor, old_count: int) -> None:
         self._build(points)
@@ -114,13 +125,13 @@ class ExactIndex(NeighborIndex):
 
     def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
         points = self._built()
-        if len(query) * max(points.numel(), SORTING * len(points)) <= SMALL_PROBLEM:
+        if len(query) * len(points) * max(query.shape[1], SORTING) <= SMALL_PROBLEM:
             return self._compare_all(query, num_neighbors, exclude)
         available = len(points) - (exclude is not None)
         count = min(num_neighbors + SPARE_CANDIDATES, available)
         shifted = query if self._shift is None else query - self._shift
         scores, candidates = self._candidates(shifted, count, exclude)
-        found = rank(query, points, candidates, num_neighbors)
+        found = rank(query, self._take, candidates, num_neighbors)
         if count == available:
             return found
         # Scores are squared distances less |query|^2.
@@ -128,18 +139,21 @@ class ExactIndex(NeighborIndex):
         reach = found.distances[:, -1]
         limit = reach.square() - length.square() + self._rounding(length, reach)
         doubtful = (scores.amax(1) <= limit).nonzero().squeeze(1)
-        for chunk in ranges(len(doubtful), rows_per_chunk(len(points) * points.element_size(), SEARCH_BYTES)):
+        for chunk in ranges(len(doubtful), rows_per_chunk(len(points) * query.element_size(), SEARCH_BYTES)):
             rows = doubtful[chunk]
             closest = self._all_within(shifted[rows], limit[rows], None if exclude is None else exclude[rows])
             for part, candidates in closest:
-                again = rank(query[rows[part]], points, candidates, num_neighbors)
+                again = rank(query[rows[part]], self._take, candidates, num_neighbors)
                 found.distances[rows[part]], found.indices[rows[part]] = again
         return found
 
+    def _take(self, rows: Tensor) -> Tensor:
+        """The points with these row numbers, a copy."""
+        return self._built().index_select(0, rows)
+
     def _compare_all(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
         """By difference with every point: for few queries and points nothing is quicker."""
-        points = self._built()
-        squared = (points - query.unsqueeze(1)).square_().sum(-1)  # (Q, N)
+        squared = (self._built() - query.unsqueeze(1)).square_().sum(-1)  # (Q, N)
         if exclude is not None:
             squared.scatter_(1, exclude.long().unsqueeze(1), torch.inf)
         rows = stable_order(squared)[:, :num_neighbors]
@@ -147,39 +161,37 @@ class ExactIndex(NeighborIndex):
 
     def _candidates(self, query: Tensor, count: int, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
         """The `count` best scores `(Q, count)`, in no order, and their rows."""
-        best, rows = query.new_empty(0, 0), query.new_empty(0, 0)
         # A share of the memory for each worker; below a quarter products would be too thin to be quick.
         budget = SEARCH_BYTES // min(4, torch.get_num_threads())
         memory: deque[Tensor] = deque()  # reused: fresh pages for every product would cost as much as the product
-        for start, block in self._blocks(self._built()):
 
-            def work(chunk: slice, start: int = start, block: Tensor = block) -> tuple[Tensor, Tensor]:
-                part, needed = query[chunk], (chunk.stop - chunk.start) * len(block)
-                try:
-                    own = memory.pop()
-                except IndexError:
-                    own = query.new_empty(needed)
-                own = own if own.numel() >= needed else query.new_empty(needed)
-                scores = own[:needed].view(len(part), len(block))
-                self._score(part, start, block, None if exclude is None else exclude[chunk], out=scores)
-                values, columns = smallest(scores, min(count, len(block)))
-                memory.append(own)
-                columns = columns + start
-                if start == 0:
-                    return values, columns
-                columns = torch.cat((rows[chunk], columns), dim=1)
-                values, order = smallest(torch.cat((best[chunk], values), dim=1), min(count, columns.shape[1]))
-                return values, columns.gather(1, order)
+        def add(block: Block, before: tuple[Tensor, Tensor] | None, chunk: slice) -> tuple[Tensor, Tensor]:
+            part, needed = query[chunk], (chunk.stop - chunk.start) * len(block.points)
+            own = memory.pop() if memory else query.new_empty(needed)
+            own = own if own.numel() >= needed else query.new_empty(needed)
+            scores = own[:needed].view(len(part), len(block.points))
+            _score(part, block, None if exclude is None else exclude[chunk], out=scores)
+            values, columns = smallest(scores, min(count, len(block.points)))
+            memory.append(own)
+            columns = columns + block.start
+            if before is None:
+                return values, columns
+            values, columns = torch.cat((before[0][chunk], values), dim=1), torch.cat((before[1][chunk], columns), dim=1)
+            values, order = smallest(values, min(count, columns.shape[1]))
+            return values, columns.gather(1, order)
 
-            size = rows_per_chunk(len(block) * block.element_size(), budget, most=len(query))
-            best, rows = collect(work, ranges(len(query), size), query.device)
-        return best, rows
+        best: tuple[Tensor, Tensor] | None = None
+        for block in self._blocks():
+            size = rows_per_chunk(len(block.points) * query.element_size(), budget, most=len(query))
+            best = cast(tuple[Tensor, Tensor], collect(partial(add, block, best), ranges(len(query), size), query.device))
+        assert best is not None
+        return best
 
     def _all_within(self, query: Tensor, limit: Tensor, exclude: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Groups of the given queries with every point whose score is within the limit of its query, and maybe more."""
         scores = query.new_empty(len(query), len(self._built()))
-        for start, block in self._blocks(self._built()):
-            self._score(query, start, block, exclude, out=scores[:, start : start + len(block)])
+        for block in self._blocks():
+            _score(query, block, exclude, out=scores[:, block.start : block.start + len(block.points)])
         counts = (scores <= limit.unsqueeze(1)).sum(1)
         # Queries with similarly many close points share a rectangle; sorting keeps one crowded query from widening all.
         order = counts.argsort()
@@ -192,29 +204,50 @@ class ExactIndex(NeighborIndex):
             )
             yield part, scores[part].topk(int(counts[part].max()), largest=False).indices
 
-    def _score(self, query: Tensor, start: int, block: Tensor, exclude: Tensor | None, *, out: Tensor) -> None:
-        """Squared distances less |query|^2, `(q, B)`."""
-        # In strips that stay in the cache: a product as wide as the block took a fifth longer.
-        for strip in ranges(len(block), STRIP if out.device.type == "cpu" else len(block)):
-            squares = self._squares[start + strip.start : start + strip.stop]
-            torch.addmm(squares, query, block[strip].mT, alpha=-2, out=out[:, strip])
-        if exclude is not None:
-            here = ((exclude >= start) & (exclude < start + len(block))).nonzero().squeeze(1)
-            out[here, exclude[here] - start] = torch.inf
+    def _blocks(self) -> Iterator[Block]:
+        """The points block by block; a block is overwritten by the next."""
+        points = self._built()
+        if self._shift is None:
+            size = _block_rows(points.shape[1] * points.element_size(), len(points))
+            pieces: Iterator[tuple[int, Tensor]] = ((c.start, points[c]) for c in ranges(len(points), size))
+        else:
+            pieces = self._shifted(points, self._shift)
+        for start, block in pieces:
+            yield Block(start, block, self._squares[start : start + len(block)])
 
-    def _blocks(self, points: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Blocks of shifted points with their first row; a block is overwritten by the next."""
-        size = rows_per_chunk(points.shape[1] * points.element_size(), SEARCH_BYTES, most=min(LARGEST_BLOCK, len(points)))
-        memory = None if self._shift is None else points.new_empty(size, points.shape[1])
+    @staticmethod
+    def _shifted(points: Tensor, shift: Tensor) -> Iterator[tuple[int, Tensor]]:
+        size = _block_rows(points.shape[1] * points.element_size(), len(points))
+        memory = points.new_empty(size, points.shape[1])
         for chunk in ranges(len(points), size):
-            block = points[chunk]
-            if self._shift is not None and memory is not None:
-                block = torch.sub(block, self._shift, out=memory[: len(block)])
-            yield chunk.start, block
+            yield chunk.start, torch.sub(points[chunk], shift, out=memory[: chunk.stop - chunk.start])
 
     def _rounding(self, length: Tensor, reach: Tensor) -> Tensor:
         """Bound on the rounding error of a score, for points within `reach` of a query of the given length."""
-        features = self._built().shape[1]
-        units = 2 * float(torch.finfo(length.dtype).eps) * (features**0.5 + 8)
+        units = 2 * float(torch.finfo(length.dtype).eps) * (self._num_features() ** 0.5 + 8)
         bound: Tensor = units * (2 * length + reach).square()
         return bound
+
+    def _num_features(self) -> int:
+        return self._built().shape[1]
+
+
+def _shift(mean: Tensor, mean_square: Tensor) -> Tensor | None:
+    """What to subtract from points of that mean and mean squared length; nothing costs no copy."""
+    # Points spread about the origin more than they are away from it lose nothing there.
+    offset = float(mean.square().sum())
+    return None if offset <= float(mean_square) - offset else mean
+
+
+def _block_rows(row_bytes: int, most: int) -> int:
+    return rows_per_chunk(row_bytes, SEARCH_BYTES, most=min(LARGEST_BLOCK, most))
+
+
+def _score(query: Tensor, block: Block, exclude: Tensor | None, *, out: Tensor) -> None:
+    """Squared distances less |query|^2, `(q, B)`."""
+    # In strips that stay in the cache: a product as wide as the block took a fifth longer.
+    for strip in ranges(len(block.points), STRIP if out.device.type == "cpu" else len(block.points)):
+        torch.addmm(block.squares[strip], query, block.points[strip].mT, alpha=-2, out=out[:, strip])
+    if exclude is not None:
+        here = ((exclude >= block.start) & (exclude < block.start + len(block.points))).nonzero().squeeze(1)
+        out[here, exclude[here] - block.start] = torch.inf

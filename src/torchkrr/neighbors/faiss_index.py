@@ -7,6 +7,7 @@ after them, whatever faiss does with its own numbers.
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -117,10 +118,17 @@ class FaissIndex(NeighborIndex):
     def _rank(query: Tensor, points: Tensor, candidates: Tensor, num_neighbors: int) -> Neighbors:
         absent = candidates == len(points)
         if not bool(absent.any()):
-            return rank(query, points, candidates, num_neighbors)
-        # A point at infinity takes the place of what was not found and is ranked behind all others.
-        nowhere = points.new_full((1, points.shape[1]), torch.inf)
-        return rank(query, torch.cat((points, nowhere)), candidates, num_neighbors)
+            return rank(query, partial(points.index_select, 0), candidates, num_neighbors)
+        # What was not found counts as infinitely far and is ranked behind all others.
+        def take(rows: Tensor) -> Tensor:
+            taken = points.index_select(0, rows.clamp_max(len(points) - 1))
+            taken[rows == len(points)] = torch.inf
+            return taken
+
+        return rank(query, take, candidates, num_neighbors)
+
+    def _release(self) -> None:
+        self._index = None
 
     def _ask(self, rows: np.ndarray[Any, Any], count: int, widening: int) -> np.ndarray[Any, Any]:
         """Rows of the points for each query, `len(points)` where faiss found none."""
