@@ -19,15 +19,15 @@ LAYERS = [
     {"transforms"},
     {"kernels"},
     {"neighbors", "core"},
-    {"functional"},
+    {"functional", "backends"},
     {"nn"},
     {"tuning"},
 ]
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 # Inside a folder, files are ordered too.
 ORDERED_FOLDERS = {
-    "core": ["factor", "cells", "solve", "backward", "local", "dense", "unresolved", "unresolved_dense", "expansion"],
-    "neighbors": ["base", "exact", "faiss_index"],
+    "core": ["factor", "cells", "solve", "backward", "fused", "local", "dense", "unresolved", "unresolved_dense", "expansion"],
+    "neighbors": ["selection", "base", "exact", "streamed", "faiss_index", "recall", "auto"],
     "functional": ["local", "ridge", "bounds", "greedy", "transport", "blended", "voronoi", "hierarchical"],
     "nn": ["contents", "support", "ridge", "local", "transport", "kept", "blended", "hierarchical"],
     "tuning": ["scores", "leave_one_out", "selection", "select", "learned", "descent", "metric", "recipe", "intervals"],
@@ -87,6 +87,7 @@ def test_core_needs_only_torch_and_numpy():
         "collections",
         "concurrent",
         "copy",
+        "ctypes",
         "dataclasses",
         "functools",
         "importlib",
@@ -94,7 +95,7 @@ def test_core_needs_only_torch_and_numpy():
         "numbers",
         "os",
     }
-    standard |= {"sys", "threading", "time", "types", "typing", "warnings"}
+    standard |= {"pathlib", "sys", "threading", "time", "types", "typing", "warnings"}
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

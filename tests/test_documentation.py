@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # An assignment has no short form; every other public function shows one.
 PUBLIC = [getattr(functional, name) for name in functional.__all__ if name != "Path"] + [
     neighbors.nearest,
+    neighbors.recall,
     tuning.local_leave_one_out,
 ]
 
@@ -79,6 +80,7 @@ def test_equivalent_block_gives_the_same_result(function):
             "ridge": 1e-3,
             "num_neighbors": 9,
             "points": centers,
+            "index": neighbors.ExactIndex().build(centers),
             "num_points": 8,
             "start": 0,
             "norm": 2.0,

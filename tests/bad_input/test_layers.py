@@ -98,7 +98,7 @@ def test_learned_tensors_neither_grow_nor_shrink(kind, verb, learned):
 @pytest.mark.parametrize("index", ["Flat", neighbors.ExactIndex, object()], ids=["string", "class", "object"])
 @pytest.mark.parametrize("make", [local_layer, blended_layer])
 def test_index_of_a_layer_is_refused(index, make):
-    pattern = r"index must be a torchkrr\.neighbors index or None, got \w+"
+    pattern = r"index must be a torchkrr\.neighbors index, \"auto\" or None, got .*use torchkrr\.neighbors\.FaissIndex"
     check_refused(lambda: make(good(), index=index), InputTypeError, pattern)
 
 

@@ -75,7 +75,7 @@ def test_kernel_of_a_search_is_refused(kernel, error, pattern):
     check_refused(lambda: search(good(), kernel=kernel), error, pattern)
 
 
-INDEXES = {"ExactIndex": neighbors.ExactIndex, "FaissIndex": faiss_index}
+INDEXES = {"ExactIndex": neighbors.ExactIndex, "FaissIndex": faiss_index, "AutoIndex": neighbors.AutoIndex}
 
 
 USES_OF_AN_INDEX = {

@@ -112,4 +112,6 @@ def shrunk(layer: Layer) -> None:
 INDEXES: dict[str, Callable[[], neighbors.NeighborIndex]] = {
     "exact": neighbors.ExactIndex,
     "faiss": lambda: pytest.importorskip("faiss") and neighbors.FaissIndex("Flat"),
+    "auto": neighbors.AutoIndex,
+    "streamed": neighbors.StreamedIndex,
 }

@@ -1,7 +1,20 @@
 """Nearest neighbors in the embedded space, exact or approximate, behind one small interface."""
 
+from .auto import AutoIndex, Choice
 from .base import NeighborIndex, Neighbors
 from .exact import ExactIndex, nearest
 from .faiss_index import FaissIndex
+from .recall import recall
+from .streamed import StreamedIndex
 
-__all__ = ["ExactIndex", "FaissIndex", "NeighborIndex", "Neighbors", "nearest"]
+__all__ = [
+    "AutoIndex",
+    "Choice",
+    "ExactIndex",
+    "FaissIndex",
+    "NeighborIndex",
+    "Neighbors",
+    "StreamedIndex",
+    "nearest",
+    "recall",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,8 +41,12 @@ class NeighborIndex(ABC):
     """Base of all indexes. Its points are never pickled or copied along: whoever owns them builds it again."""
 
     points: Tensor | None = None  # (N, E) in the working dtype
-    streams: ClassVar[bool] = False  # whether `points` are kept as they came, not embedded
     _version: int = 0  # of `points` when they were indexed
+
+    @property
+    def streams(self) -> bool:
+        """Whether `points` are only referred to, as they came, and embedded when they are read."""
+        return False
 
     def build(self, points: Tensor) -> NeighborIndex:
         """Index the rows of `points` `(N, E)`; returns the index itself."""
@@ -56,9 +60,13 @@ class NeighborIndex(ABC):
 
     def build_embedded(self, points: Tensor, embed: Callable[[Tensor], Tensor]) -> NeighborIndex:
         """Index `embed(points)`, row by row; what was indexed before is let go first, so that both never coexist."""
+        self.release()
+        return self.build(embed_in_blocks(points, embed))
+
+    def release(self) -> None:
+        """Let go of the points and of all that was made from them; build again before the next search."""
         self.points = None
         self._release()
-        return self.build(embed_in_blocks(points, embed))
 
     def append(self, points: Tensor) -> None:
         """Add rows; they get the indices after the present ones."""
@@ -118,7 +126,7 @@ class NeighborIndex(ABC):
     @abstractmethod
     def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors: ...
 
-    def _release(self) -> None:
+    def _release(self) -> None:  # noqa: B027 - most have nothing
         """Let go of what was made from the points."""
 
     def _sample(self) -> Tensor:

@@ -111,7 +111,7 @@ class ExactIndex(NeighborIndex):
 
     def _build(self, points: Tensor) -> None:
         mean, squares = points.mean(0), torch.linalg.vector_norm(points, dim=1).square_()
-        self._shift = _shift(mean, squares.mean())
+        self._shift = shift_of(mean, squares.mean())
         if self._shift is not None:
             shifted = self._shifted(points, self._shift)
             squares = torch.cat([torch.linalg.vector_norm(block, dim=1).square_() for _, block in shifted])
@@ -127,6 +127,10 @@ class ExactIndex(NeighborIndex):
         points = self._built()
         if len(query) * len(points) * max(query.shape[1], SORTING) <= SMALL_PROBLEM:
             return self._compare_all(query, num_neighbors, exclude)
+        return self._by_product(query, num_neighbors, exclude)
+
+    def _by_product(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
+        points = self._built()
         available = len(points) - (exclude is not None)
         count = min(num_neighbors + SPARE_CANDIDATES, available)
         shifted = query if self._shift is None else query - self._shift
@@ -208,7 +212,7 @@ class ExactIndex(NeighborIndex):
         """The points block by block; a block is overwritten by the next."""
         points = self._built()
         if self._shift is None:
-            size = _block_rows(points.shape[1] * points.element_size(), len(points))
+            size = block_rows(points.shape[1] * points.element_size(), len(points))
             pieces: Iterator[tuple[int, Tensor]] = ((c.start, points[c]) for c in ranges(len(points), size))
         else:
             pieces = self._shifted(points, self._shift)
@@ -217,29 +221,26 @@ class ExactIndex(NeighborIndex):
 
     @staticmethod
     def _shifted(points: Tensor, shift: Tensor) -> Iterator[tuple[int, Tensor]]:
-        size = _block_rows(points.shape[1] * points.element_size(), len(points))
+        size = block_rows(points.shape[1] * points.element_size(), len(points))
         memory = points.new_empty(size, points.shape[1])
         for chunk in ranges(len(points), size):
             yield chunk.start, torch.sub(points[chunk], shift, out=memory[: chunk.stop - chunk.start])
 
     def _rounding(self, length: Tensor, reach: Tensor) -> Tensor:
         """Bound on the rounding error of a score, for points within `reach` of a query of the given length."""
-        units = 2 * float(torch.finfo(length.dtype).eps) * (self._num_features() ** 0.5 + 8)
+        units = 2 * float(torch.finfo(length.dtype).eps) * (self._sample().shape[1] ** 0.5 + 8)
         bound: Tensor = units * (2 * length + reach).square()
         return bound
 
-    def _num_features(self) -> int:
-        return self._built().shape[1]
 
-
-def _shift(mean: Tensor, mean_square: Tensor) -> Tensor | None:
+def shift_of(mean: Tensor, mean_square: Tensor) -> Tensor | None:
     """What to subtract from points of that mean and mean squared length; nothing costs no copy."""
     # Points spread about the origin more than they are away from it lose nothing there.
     offset = float(mean.square().sum())
     return None if offset <= float(mean_square) - offset else mean
 
 
-def _block_rows(row_bytes: int, most: int) -> int:
+def block_rows(row_bytes: int, most: int) -> int:
     return rows_per_chunk(row_bytes, SEARCH_BYTES, most=min(LARGEST_BLOCK, most))
 
 

@@ -62,6 +62,8 @@ class FaissIndex(NeighborIndex):
                 f"{self.factory!r} has {lists.nlist} lists but there are only {len(rows)} points. "
                 "Use fewer lists (about the square root of the number of points), or ExactIndex."
             )
+        if lists is not None:  # as good as faiss's own choice for lists, in a tenth of the time
+            lists.cp.niter, lists.cp.max_points_per_centroid = 10, 64
         try:
             index.train(rows)
         except RuntimeError as error:
@@ -119,6 +121,7 @@ class FaissIndex(NeighborIndex):
         absent = candidates == len(points)
         if not bool(absent.any()):
             return rank(query, partial(points.index_select, 0), candidates, num_neighbors)
+
         # What was not found counts as infinitely far and is ranked behind all others.
         def take(rows: Tensor) -> Tensor:
             taken = points.index_select(0, rows.clamp_max(len(points) - 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,12 +12,13 @@ from .._precision import full_precision
 from ..core.expansion import Expansions, Points, Regressors, find_coefficients
 from ..core.local import Kind
 from ..distances import squared_distances_to
-from ..errors import InputError, InputTypeError
+from ..errors import InputError
 from ..functional.blended import Blend, blending_weights, solve_blended
 from ..functional.greedy import farthest_points
 from ..functional.local import OnSingular, Trend
 from ..kernels import Kernel
 from ..neighbors import ExactIndex, NeighborIndex
+from ..neighbors.auto import index_from
 from .kept import KeepingLayer
 from .local import Explanation
 
@@ -54,7 +55,8 @@ class BlendedKernelRidge(KeepingLayer[_Anchors, Expansions]):
         kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
         ridge: non-negative number, or a 0-d tensor.
         trend: `"constant"` reproduces constants.
-        index: how the neighbors of anchors are found, and the anchors if every center is one; `None` is exact search.
+        index: how the neighbors of anchors are found, and the anchors if every center is one; `None` is exact search,
+            `"auto"` chooses (`torchkrr.neighbors.AutoIndex`).
         on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.local_kernel_ridge`.
         learn_centers, learn_values: make them Parameters.
 
@@ -78,7 +80,7 @@ class BlendedKernelRidge(KeepingLayer[_Anchors, Expansions]):
         kernel: Kernel | None = None,
         ridge: float | Tensor = 1e-9,
         trend: Trend = None,
-        index: NeighborIndex | None = None,
+        index: NeighborIndex | Literal["auto"] | None = None,
         on_singular: OnSingular = "warn",
         learn_centers: bool = False,
         learn_values: bool = False,
@@ -99,11 +101,9 @@ class BlendedKernelRidge(KeepingLayer[_Anchors, Expansions]):
             raise InputError(f"num_blended must be at least 1, got {num_blended}. A typical value is 8.")
         if num_anchors is not None:
             check_count("num_anchors", num_anchors, self.num_centers)
-        if index is not None and not isinstance(index, NeighborIndex):
-            raise InputTypeError(f"index must be a torchkrr.neighbors index or None, got {type(index).__name__}.")
         self.num_blended = num_blended
         self.num_anchors = num_anchors
-        self.index = ExactIndex() if index is None else index
+        self.index = index_from(index)
 
     def forward(self, query: Tensor) -> Tensor:
         rows = self._flat(query)

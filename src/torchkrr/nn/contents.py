@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -14,28 +15,55 @@ from ..kernels import Kernel
 class Contents(NamedTuple):
     """A record by content: version counters miss `.data`, numpy and what DDP broadcasts."""
 
-    sums: Tensor  # (N,): a hash of each row
+    sums: Tensor | None  # (N,): a hash of each row
     state: tuple[Tensor, ...]  # copied
     modules: tuple[nn.Module, ...]  # of the kernel
     settings: tuple[object, ...]
 
+    def hold(self, rows: Tensor | None, state: tuple[Tensor, ...], kernel: Kernel, settings: tuple[object, ...]) -> bool:
+        """Whether `contents_of` the same arguments would be these, without copying any."""
+        modules = tuple(kernel.modules())
+        return self._agree(state, modules, (*settings, *_plain_attributes(modules))) and (
+            rows is None if self.sums is None else rows is not None and _equal(self.sums, _hash(rows))
+        )
+
     def same_as(self, other: Contents) -> bool:
+        return self._agree(other.state, other.modules, other.settings) and (
+            other.sums is None if self.sums is None else other.sums is not None and _equal(self.sums, other.sums)
+        )
+
+    def _agree(self, state: tuple[Tensor, ...], modules: tuple[nn.Module, ...], settings: tuple[object, ...]) -> bool:
         return (
-            len(self.modules) == len(other.modules)
-            and all(a is b for a, b in zip(self.modules, other.modules, strict=True))
-            and len(self.settings) == len(other.settings)
-            and all(map(_alike, self.settings, other.settings))
-            and len(self.state) == len(other.state)
-            and all(map(_equal, self.state, other.state))
-            and _equal(self.sums, other.sums)
+            len(self.modules) == len(modules)
+            and all(a is b for a, b in zip(self.modules, modules, strict=True))
+            and len(self.settings) == len(settings)
+            and all(map(_alike, self.settings, settings))
+            and len(self.state) == len(state)
+            and all(map(_equal, self.state, state))
         )
 
 
-def contents_of(rows: Tensor, state: tuple[Tensor, ...], kernel: Kernel, settings: tuple[object, ...]) -> Contents:
-    """Of `rows` `(N, D)`, tensors and a kernel; settings are compared by identity, and by `==` if they are no tensors."""
+def contents_of(rows: Tensor | None, state: tuple[Tensor, ...], kernel: Kernel, settings: tuple[object, ...]) -> Contents:
+    """Of `rows` `(N, D)`, tensors and a kernel; settings are compared by identity, and by `==` if they are no tensors.
+
+    `None` stands for rows of which nothing is kept, so that nothing can be out of date.
+    """
+    modules = tuple(kernel.modules())
     with torch.inference_mode(False), torch.no_grad():
         copies = tuple(tensor.detach().clone() for tensor in state)
-        return Contents(_hash(rows.detach()), copies, tuple(kernel.modules()), (*settings, *_plain_attributes(kernel)))
+    sums = None if rows is None else _hash(rows)
+    return Contents(sums, copies, modules, (*settings, *_plain_attributes(modules)))
+
+
+def tensors_of(kernel: Kernel) -> tuple[Tensor, ...]:
+    """Parameters and buffers of a kernel: all that its embedding and profile compute with."""
+    return tuple(
+        tensor
+        for module in kernel.modules()
+        for group in (module._parameters, module._buffers)
+        for tensor in group.values()
+        if tensor is not None
+    )
 
 
 def _hash(rows: Tensor) -> Tensor:
@@ -43,18 +71,25 @@ def _hash(rows: Tensor) -> Tensor:
 
     Weights are odd, so that every edit of one number shows; edits of several hide from it with a chance of 2^-32.
     """
-    rows = rows.to(working_dtype(rows.dtype)).contiguous()
-    bits = rows.view(torch.int64 if rows.dtype == torch.float64 else torch.int32)
-    weights = (torch.arange(1, rows.shape[1] + 1, device=rows.device) * 0x9E3779B1).to(bits.dtype) | 1
-    # One pass over the rows, as the search of a single query makes too.
-    return torch.mv(bits, weights) if rows.device.type == "cpu" else (bits * weights).sum(1)
+    with torch.inference_mode(False), torch.no_grad():
+        rows = rows.detach()
+        rows = rows.to(working_dtype(rows.dtype)).contiguous()
+        bits = rows.view(torch.int64 if rows.dtype == torch.float64 else torch.int32)
+        weights = _weights(rows.shape[1], bits.dtype, rows.device)
+        # One pass over the rows, as the search of a single query makes too.
+        return torch.mv(bits, weights) if rows.device.type == "cpu" else (bits * weights).sum(1)
 
 
-def _plain_attributes(kernel: Kernel) -> list[tuple[str, object]]:
+@functools.lru_cache(maxsize=16)
+def _weights(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return (torch.arange(1, count + 1, device=device) * 0x9E3779B1).to(dtype) | 1
+
+
+def _plain_attributes(modules: tuple[nn.Module, ...]) -> list[tuple[str, object]]:
     """Numbers and names that a kernel or transform keeps beside its tensors."""
     return [
         (name, value)
-        for module in kernel.modules()
+        for module in modules
         for name, value in vars(module).items()
         if isinstance(value, int | float | str | tuple) and name != "training"
     ]

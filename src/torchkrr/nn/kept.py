@@ -14,7 +14,7 @@ from ..core.expansion import Points
 from ..distances import needs_gradient
 from ..functional.local import OnSingular, Trend
 from ..kernels import Kernel
-from .contents import Contents, contents_of
+from .contents import Contents, contents_of, tensors_of
 from .support import SupportLayer
 
 Layout = TypeVar("Layout")
@@ -73,13 +73,13 @@ class KeepingLayer(SupportLayer, Generic[Layout, Solved]):
         """What a layout depends on besides centers and kernel, compared by `==` or identity."""
 
     def _layout(self) -> Layout:
-        kernel_state = (*self.kernel.parameters(), *self.kernel.buffers())
+        kernel_state = tensors_of(self.kernel)
         if needs_gradient(self.centers, *kernel_state):
             # While centers or kernel are being learned there is no use in keeping anything.
             self._forget()
             return self._lay_out(self._embed(self.centers))
         known = self._known
-        if known is None or not known.same_as(contents_of(self.centers, kernel_state, self.kernel, self._settings())):
+        if known is None or not known.hold(self.centers, kernel_state, self.kernel, self._settings()):
             self._forget()
             # Tensors made in inference mode could not take part in a later backward pass.
             with torch.inference_mode(False), torch.no_grad():
@@ -90,15 +90,15 @@ class KeepingLayer(SupportLayer, Generic[Layout, Solved]):
 
     def _so_far(self, layout: Layout) -> Solved:
         """What has been solved for the layout, values, ridge and trend as they are now."""
-        found = contents_of(self.values, (self._ridge(),), self.kernel, (id(layout), self.trend, self.on_singular))
-        if self._solved is None or self._solved_for is None or not self._solved_for.same_as(found):
-            self._solved, self._solved_for = self._start(layout), found
+        found = self.values, (self._ridge(),), self.kernel, (id(layout), self.trend, self.on_singular)
+        if self._solved is None or self._solved_for is None or not self._solved_for.hold(*found):
+            self._solved, self._solved_for = self._start(layout), contents_of(*found)
         return self._solved
 
     def _watched(self, query: Tensor) -> bool:
         """Whether a prediction needs a graph."""
         ridge = [self.ridge] if isinstance(self.ridge, Tensor) else []
-        return needs_gradient(query, self.centers, self.values, *ridge, *self.kernel.parameters(), *self.kernel.buffers())
+        return needs_gradient(query, self.centers, self.values, *ridge, *tensors_of(self.kernel))
 
     def _ridge(self) -> Tensor:
         return torch.as_tensor(self.ridge, dtype=torch.float64, device=self.centers.device).detach()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._checks import check_alike, check_choice, check_finite, check_num_neighbors
+from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._precision import full_precision, working_dtype
 from ..core.local import Kind
-from ..errors import InputTypeError
 from ..functional.local import Normalize, OnSingular, Trend, solve_local
 from ..kernels import Kernel
-from ..neighbors import ExactIndex, NeighborIndex
-from .contents import Contents, contents_of
+from ..neighbors import NeighborIndex
+from ..neighbors.auto import index_from
+from .contents import Contents, contents_of, tensors_of
 from .support import SupportLayer
 
 
@@ -40,7 +41,8 @@ class LocalKernelRidge(SupportLayer):
         trend: `"constant"` reproduces constants.
         fade: makes the prediction continuous: neighbors lose their influence before they leave the list.
         normalize: `"cell"` measures distances relative to the size of each neighborhood.
-        index: how neighbors are found; `None` is exact search. Built again whenever centers or kernel change.
+        index: how neighbors are found, see `torchkrr.neighbors`; `None` is exact search, `"auto"` chooses by the number of
+            centers and states its choice (`AutoIndex`). Built again whenever centers or kernel change.
         on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.local_kernel_ridge`.
         learn_centers, learn_values: make them Parameters.
 
@@ -65,7 +67,7 @@ class LocalKernelRidge(SupportLayer):
         trend: Trend = None,
         fade: bool = False,
         normalize: Normalize = None,
-        index: NeighborIndex | None = None,
+        index: NeighborIndex | Literal["auto"] | None = None,
         on_singular: OnSingular = "warn",
         learn_centers: bool = False,
         learn_values: bool = False,
@@ -81,13 +83,11 @@ class LocalKernelRidge(SupportLayer):
             learn_values=learn_values,
         )
         check_num_neighbors(num_neighbors, self.num_centers)
-        if index is not None and not isinstance(index, NeighborIndex):
-            raise InputTypeError(f"index must be a torchkrr.neighbors index or None, got {type(index).__name__}.")
         self.num_neighbors = num_neighbors
         check_choice("normalize", normalize, (None, "cell"))
         self.fade = fade
         self.normalize: Normalize = normalize
-        self.index = ExactIndex() if index is None else index
+        self.index = index_from(index)
         self._known: Contents | None = None
 
     def forward(self, query: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class LocalKernelRidge(SupportLayer):
         return indices.reshape(*query.shape[:-1], self.num_neighbors)
 
     def append(self, centers: Tensor, values: Tensor) -> None:
-        current, before = self._is_current(), self.num_centers
+        current, before = self._is_current() and not self.index.streams, self.num_centers
         super().append(centers, values)
         if current:
             with torch.inference_mode(False), torch.no_grad():
@@ -122,7 +122,7 @@ class LocalKernelRidge(SupportLayer):
             self._remember()
 
     def _drop(self, keep: Tensor) -> None:
-        current = self._is_current()
+        current = self._is_current() and not self.index.streams
         super()._drop(keep)
         if current:
             with torch.inference_mode(False), torch.no_grad():
@@ -135,34 +135,40 @@ class LocalKernelRidge(SupportLayer):
     def _embed(self, points: Tensor) -> Tensor:
         return self.kernel.embed(points.to(working_dtype(points.dtype)))
 
-    def _embedded(self) -> Tensor:
-        """Embedded centers, with their graph if something in it is learned; the index is built on them."""
-        sources = (self.centers, *self.kernel.parameters(), *self.kernel.buffers())
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in sources):
+    def _embedded(self) -> Tensor | None:
+        """Embedded centers, with their graph if something in it is learned; the index is built on them.
+
+        `None` if the index streams: then no tensor holds them all.
+        """
+        learned = torch.is_grad_enabled() and any(t.requires_grad for t in (self.centers, *tensors_of(self.kernel)))
+        if learned and not self.index.streams:
             # While something is being learned there is no use in keeping anything.
             self._known = None
+            self.index.release()
             embedded = self._embed(self.centers)
             self.index.build(embedded)
             return embedded
         if not self._is_current():
             # Tensors made in inference mode could not take part in a later backward pass.
             with torch.inference_mode(False), torch.no_grad():
-                self.index.build(self._embed(self.centers))
+                self.index.build_embedded(self.centers, self._embed)
             self._remember()
-        assert self.index.points is not None
-        return self.index.points
+        return None if self.index.streams else self.index.points
 
     def _remember(self) -> None:
-        self._known = self._contents()
+        self._known = contents_of(*self._sources())
 
-    def _contents(self) -> Contents:
+    def _sources(self) -> tuple[Tensor | None, tuple[Tensor, ...], Kernel, tuple[object, ...]]:
         """What the index is built from; its points are named too, since another layer may build it anew."""
-        state = (*self.kernel.parameters(), *self.kernel.buffers())
-        return contents_of(self.centers, state, self.kernel, (self.index.points,))
+        state = tensors_of(self.kernel)
+        if not self.index.streams:
+            return self.centers, state, self.kernel, (self.index.points,)
+        # It keeps no more of the centers than where they are.
+        return None, state, self.kernel, (self.index.points, self.centers, self.centers.data_ptr(), self.centers.shape)
 
     def _is_current(self) -> bool:
         """Whether the index still is what centers and kernel ask for."""
-        return self._known is not None and self.index.points is not None and self._known.same_as(self._contents())
+        return self._known is not None and self.index.points is not None and self._known.hold(*self._sources())
 
     def _apply(self, fn: Any, recurse: bool = True) -> LocalKernelRidge:
         self._known = None
@@ -193,22 +199,31 @@ def _solve(
     check_num_neighbors(layer.num_neighbors, layer.num_centers)
     check_alike(query=query, centers=centers)
     check_finite("query", query)
-    embedded = layer._embed(query), layer._embedded()
+    embedded_query, embedded = layer._embed(query), layer._embedded()
     # With every center a neighbor nothing can leave the list, so there is nothing to fade.
     fade = layer.fade and layer.num_neighbors < layer.num_centers
-    indices = layer.index.search(embedded[0], layer.num_neighbors + fade).indices
-    first, power = solve_local(
-        query,
-        centers,
-        values,
-        indices,
-        kernel=layer.kernel,
-        ridge=layer.ridge,
-        trend=layer.trend,
-        fade=fade,
-        normalize=layer.normalize,
-        on_singular=layer.on_singular,
-        kind=kind,
-        embedded=embedded,
-    )
+    indices = layer.index.search(embedded_query, layer.num_neighbors + fade).indices
+
+    def solve(rows: slice) -> tuple[Tensor, Tensor]:
+        return solve_local(
+            query[rows],
+            centers,
+            values,
+            indices[rows],
+            kernel=layer.kernel,
+            ridge=layer.ridge,
+            trend=layer.trend,
+            fade=fade,
+            normalize=layer.normalize,
+            on_singular=layer.on_singular,
+            kind=kind,
+            embedded=None if embedded is None else (embedded_query[rows], embedded),
+        )
+
+    if embedded is not None:
+        return *solve(slice(None)), indices
+    # Only neighbors are embedded, those of so many queries at a time.
+    row_bytes = indices.shape[1] * (centers.shape[1] + values.shape[1]) * centers.element_size()
+    parts = [solve(chunk) for chunk in ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES))]
+    first, power = (torch.cat(column) for column in zip(*parts, strict=True))
     return first, power, indices

@@ -1,0 +1,236 @@
+"""An index that chooses how to search, by the number of points, of features and of expected queries, and says why.
+
+Exact search is quick for longer than one may think: its time grows with N, but a product of matrices is what a processor
+does best. Where it is not quick enough, inverted lists are tried on a sample of the points themselves; where these would
+have to visit too many lists, as for points without any structure, exact search stays, or a graph is built if there are
+so many queries that its slow construction pays. The constants are measured by `benchmarks/search.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._checks import check_at_least_one, check_positive
+from ..errors import InputError, InputTypeError, MissingExtraError
+from .base import NeighborIndex, Neighbors
+from .exact import ExactIndex
+from .faiss_index import FaissIndex
+from .recall import shared
+from .streamed import StreamedIndex
+
+QUICK_ENOUGH = 2.0  # seconds of exact search for all expected queries
+GROWN = 4  # times as many points, or as few, make the choice anew
+SAMPLE, SAMPLE_NEIGHBORS = 200, 100
+WIDEST = 8  # inverted lists cost about as much as exact search if more than one in eight is visited
+
+
+class Choice(NamedTuple):
+    """How an `AutoIndex` searches, and why."""
+
+    search: str  # "exact", "streamed", or what faiss calls it with its effort, for instance "IVF1024, nprobe 16"
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.search}: {self.reason}"
+
+
+class AutoIndex(NeighborIndex):
+    """Chooses exact search, inverted lists (IVF) or a graph (HNSW) when it is built, and states its choice.
+
+    Layers take `index="auto"` for it. Exact search is chosen while it takes less than about two seconds for the expected
+    queries (some 100,000 points of 32 features at 10,000 queries), on accelerators, and without faiss. Otherwise inverted
+    lists are built and their effort is raised until the recall, measured on 200 of the points, is reached. Where the
+    embedded points would not fit into half of the memory, a layer streams its centers (`StreamedIndex`).
+
+    Args:
+        num_queries: how many queries are expected until the points change.
+        recall: share of the true neighbors that an approximate search has to find.
+
+    Attributes:
+        choice: what was chosen and why; `None` until it is built. It is made anew when the number of points has
+            changed by a factor of four.
+
+    Example:
+        >>> index = AutoIndex().build(torch.randn(1000, 8))
+        >>> print(index.choice)
+        exact: N = 1,000, D = 8: 10,000 queries take about 0.021 s
+    """
+
+    def __init__(self, *, num_queries: int = 10_000, recall: float = 0.95) -> None:
+        check_at_least_one("num_queries", num_queries)
+        check_positive("recall", recall)
+        if recall > 1:
+            raise InputError(f"recall must be at most 1, a share of the true neighbors, got {recall}.")
+        self.num_queries = num_queries
+        self.recall = recall
+        self.choice: Choice | None = None
+        self._inner: NeighborIndex | None = None
+        self._chosen_at = 0
+
+    @property
+    def streams(self) -> bool:
+        return self._inner is not None and self._inner.streams
+
+    def build_embedded(self, points: Tensor, embed: Callable[[Tensor], Tensor]) -> NeighborIndex:
+        needed, limit = points.numel() * points.element_size(), _memory() // 2
+        if not limit or needed <= limit:
+            return super().build_embedded(points, embed)
+        self.release()
+        self._inner = StreamedIndex().build_embedded(points, embed)
+        self.points = self._inner.points
+        self.choice = Choice("streamed", f"the points take {needed >> 20:,} MB, more than half of the memory")
+        return self
+
+    def append(self, points: Tensor) -> None:
+        if not self.streams:
+            super().append(points)
+            return
+        assert self._inner is not None
+        self._inner.append(points)
+        self.points = self._inner.points
+
+    def remove(self, indices: Tensor) -> None:
+        if not self.streams:
+            super().remove(indices)
+            return
+        assert self._inner is not None
+        self._inner.remove(indices)
+        self.points = self._inner.points
+
+    def _build(self, points: Tensor) -> None:
+        self._inner, self.choice = None, None
+        self._inner, self.choice = _choose(points, self.num_queries, self.recall)
+        self._chosen_at = len(points)
+
+    def _append(self, points: Tensor, old_count: int) -> None:
+        if self._outgrown(len(points)):
+            self._build(points)
+        else:
+            inner = self._chosen()
+            inner._append(points, old_count)
+            inner.points, inner._version = points, points._version
+
+    def _remove(self, points: Tensor, keep: Tensor) -> None:
+        if self._outgrown(len(points)):
+            self._build(points)
+        else:
+            inner = self._chosen()
+            inner._remove(points, keep)
+            inner.points, inner._version = points, points._version
+
+    def _outgrown(self, count: int) -> bool:
+        return not self._chosen_at / GROWN <= count <= self._chosen_at * GROWN
+
+    def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
+        return self._chosen()._search(query, num_neighbors, exclude)
+
+    def _chosen(self) -> NeighborIndex:
+        assert self._inner is not None  # `points` are there only with it
+        return self._inner
+
+    def _built(self) -> Tensor:
+        return self._chosen()._built() if self.streams else super()._built()
+
+    def _sample(self) -> Tensor:
+        self._built()
+        return self._chosen()._sample()
+
+    def _release(self) -> None:
+        self._inner, self.choice = None, None
+
+    def _settings(self) -> tuple[str, ...]:
+        return ("num_queries", "recall")
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._inner, self.choice, self._chosen_at = None, None, 0
+
+    def __repr__(self) -> str:
+        return "AutoIndex()" if self.choice is None else f"AutoIndex({self.choice})"
+
+
+def index_from(index: NeighborIndex | Literal["auto"] | None) -> NeighborIndex:
+    """What a layer was given as `index`: `None` is exact search, `"auto"` an `AutoIndex`."""
+    if index is None:
+        return ExactIndex()
+    if isinstance(index, str) and index == "auto":
+        return AutoIndex()
+    if not isinstance(index, NeighborIndex):
+        got = repr(index) if isinstance(index, str) else type(index).__name__
+        raise InputTypeError(
+            f'index must be a torchkrr.neighbors index, "auto" or None, got {got}. '
+            'For an index of faiss use torchkrr.neighbors.FaissIndex, for instance FaissIndex("IVF1024,Flat").'
+        )
+    return index
+
+
+def exact_seconds(num_points: int, num_features: int, num_queries: int) -> float:
+    """About what exact search takes on two cores: a selection and a product for each pair."""
+    return num_queries * num_points * (2.0 + 0.015 * num_features) * 1e-9
+
+
+def graph_seconds(num_points: int, num_features: int, num_queries: int) -> float:
+    """About what a graph takes on two cores, construction included."""
+    return num_points * 1e-4 * max(1.0, num_features / 64) + num_queries * 5e-4
+
+
+def _choose(points: Tensor, num_queries: int, wanted: float) -> tuple[NeighborIndex, Choice]:
+    """The index, built, and what was chosen."""
+    count, features = points.shape
+    exact = ExactIndex().build(points)
+    seconds = exact_seconds(count, features, num_queries)
+    size = f"N = {count:,}, D = {features}"
+    takes = f"{size}: {num_queries:,} queries take about {seconds:.2g} s"
+    if points.device.type != "cpu":
+        return exact, Choice("exact", f"{size}: on {points.device.type}")
+    if seconds <= QUICK_ENOUGH:
+        return exact, Choice("exact", takes)
+    lists = 1 << round(count**0.5).bit_length() - 1
+    try:
+        index = FaissIndex(f"IVF{lists},Flat")
+    except MissingExtraError:
+        return exact, Choice("exact", f'{takes}, and faiss is not installed: pip install "torchkrr[faiss]"')
+    rows = torch.linspace(0, count - 1, SAMPLE, device=points.device).long()
+    neighbors = min(SAMPLE_NEIGHBORS, count - 1)
+    truth = exact.search(points[rows], neighbors, exclude=rows).indices
+
+    def measured(index: FaissIndex) -> float:
+        return shared(index.search(points[rows], neighbors, exclude=rows).indices, truth)
+
+    index.build(points)
+    for index.nprobe in _doubling(max(1, lists // 128), max(1, lists // WIDEST)):
+        found = measured(index)
+        if found >= wanted:
+            name = f"{index.factory.removesuffix(',Flat')}, nprobe {index.nprobe}"
+            return index, Choice(name, f"{size}: recall {found:.3f} on {SAMPLE} of the points")
+    because = f"one list in {WIDEST} has a recall of {found:.2f}"
+    if 2 * graph_seconds(count, features, num_queries) < seconds:
+        graph = FaissIndex("HNSW32")
+        graph.build(points)
+        for graph.ef_search in _doubling(128, 2048):
+            found = measured(graph)
+            if found >= wanted:
+                name = f"HNSW32, ef_search {graph.ef_search}"
+                return graph, Choice(name, f"{size}: recall {found:.3f} on {SAMPLE} of the points; {because}")
+        because = f"a graph has a recall of {found:.2f}"
+    return exact, Choice("exact", f"{takes}, but {because}")
+
+
+def _doubling(first: int, last: int) -> list[int]:
+    values = [first]
+    while values[-1] < last:
+        values.append(min(2 * values[-1], last))
+    return values
+
+
+def _memory() -> int:
+    """Bytes of memory of this machine, 0 if unknown."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 0
