@@ -8,6 +8,7 @@ so many queries that its slow construction pays. The constants are measured by `
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -190,7 +191,7 @@ def _choose(points: Tensor, num_queries: int, wanted: float) -> tuple[NeighborIn
         return exact, Choice("exact", f"{size}: on {points.device.type}")
     if seconds <= QUICK_ENOUGH:
         return exact, Choice("exact", takes)
-    lists = 1 << round(count**0.5).bit_length() - 1
+    lists = 1 << round(math.log2(count) / 2)
     try:
         index = FaissIndex(f"IVF{lists},Flat")
     except MissingExtraError:

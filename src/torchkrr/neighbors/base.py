@@ -150,7 +150,7 @@ class NeighborIndex(ABC):
 
 def embed_in_blocks(points: Tensor, embed: Callable[[Tensor], Tensor]) -> Tensor:
     """`embed(points)` without a graph; its temporaries are those of one block."""
-    size = rows_per_chunk(points.shape[1] * points.element_size(), SEARCH_BYTES)
+    size = rows_per_chunk(points.shape[1] * points.element_size(), SEARCH_BYTES // 4)
     first = embed(points[:size])
     if len(first) == len(points):
         return first

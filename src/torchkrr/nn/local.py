@@ -149,6 +149,7 @@ class LocalKernelRidge(SupportLayer):
             self.index.build(embedded)
             return embedded
         if not self._is_current():
+            self._known = None  # it knows the old points
             # Tensors made in inference mode could not take part in a later backward pass.
             with torch.inference_mode(False), torch.no_grad():
                 self.index.build_embedded(self.centers, self._embed)
