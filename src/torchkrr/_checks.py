@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .errors import InputError, InputTypeError, ShapeError
 
+FINITE_BLOCK = 1 << 22  # entries looked at together
 INDEX_DTYPES = (torch.int64, torch.int32)
 
 
@@ -112,16 +113,26 @@ def check_finite(name: str, tensor: Tensor) -> None:
     # The sum is one pass without a temporary; only a suspicious sum pays for the full test.
     if math.isfinite(tensor.detach().sum().item()):
         return
-    finite = torch.isfinite(tensor.detach())
-    if not bool(finite.all()):
-        first = tuple((~finite).nonzero()[0].tolist())
+    # In blocks: half precision may overflow in any sum, and the tensor may be a file larger than memory.
+    bad, first = 0, ()
+    rows = max(1, FINITE_BLOCK * len(tensor) // tensor.numel()) if tensor.ndim else 1
+    for number, block in enumerate(tensor.detach().split(rows) if tensor.ndim else [tensor.detach()]):
+        wrong = ~torch.isfinite(block)
+        if bool(wrong.any()):
+            if not bad:
+                row, *rest = wrong.nonzero()[0].tolist() or [0]
+                first = (number * rows + row, *rest) if tensor.ndim else ()
+            bad += int(wrong.sum())
+    if bad:
         raise InputError(
-            f"{name} must be finite, but {int((~finite).sum())} of {tensor.numel()} entries are NaN or infinite "
+            f"{name} must be finite, but {bad} of {tensor.numel()} entries are NaN or infinite "
             f"(the first at {first}). Remove or impute those rows."
         )
 
 
 def check_integer(name: str, value: Any) -> None:
+    if type(value) is int:
+        return
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):  # numpy's integers are welcome
         raise InputTypeError(f"{name} must be an int, got {value!r}.")
 

@@ -27,7 +27,7 @@ from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
 from .._precision import working_dtype
 from .._state import usable
 from ..errors import InputError, InputTypeError, NotFittedError, ShapeError
-from .selection import order_of, sort_rows
+from .selection import order_of, sort_rows, square_root
 
 
 class Neighbors(NamedTuple):
@@ -214,7 +214,7 @@ def rank(query: Tensor, take: Callable[[Tensor], Tensor], candidates: Tensor, nu
         gathered = take(ordered.flatten()).view(*ordered.shape, features)
         squared = gathered.sub_(query[chunk].unsqueeze(1)).square_().sum(-1)  # (q, K)
         order = order_of(squared)[:, :num_neighbors]
-        return Neighbors(squared.gather(1, order).sqrt_(), ordered.gather(1, order))
+        return Neighbors(square_root(squared.gather(1, order)), ordered.gather(1, order))
 
     row_bytes = 2 * candidates.shape[1] * (features + 4) * query.element_size()
     chunks = ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES // 4))

@@ -22,7 +22,7 @@ from .._precision import full_precision
 from ..errors import InputError
 from ..kernels import Kernel, check_kernel
 from .base import NeighborIndex, Neighbors, rank
-from .selection import smallest, stable_order
+from .selection import smallest, square_root, stable_order
 
 SPARE_CANDIDATES = 8
 LARGEST_BLOCK = 1 << 15
@@ -161,7 +161,7 @@ class ExactIndex(NeighborIndex):
         if exclude is not None:
             squared.scatter_(1, exclude.long().unsqueeze(1), torch.inf)
         rows = stable_order(squared)[:, :num_neighbors]
-        return Neighbors(squared.gather(1, rows).sqrt_(), rows)
+        return Neighbors(square_root(squared.gather(1, rows)), rows)
 
     def _candidates(self, query: Tensor, count: int, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
         """The `count` best scores `(Q, count)`, in no order, and their rows."""

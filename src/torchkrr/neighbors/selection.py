@@ -64,3 +64,10 @@ def stable_order(values: Tensor) -> Tensor:
     if values.device.type != "cpu":
         return values.argsort(dim=1, stable=True)
     return torch.from_numpy(np.argsort(values.numpy(), axis=1, kind="stable"))
+
+
+def square_root(values: Tensor) -> Tensor:
+    """torch's own wakes all threads for a handful of numbers, and waits for them."""
+    if values.device.type != "cpu":
+        return values.sqrt()
+    return torch.from_numpy(np.sqrt(values.numpy()))

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from .._precision import working_dtype
 from ..kernels import Kernel
 
+PLAIN = (int, float, str, tuple)
+
 
 class Contents(NamedTuple):
     """A record by content: version counters miss `.data`, numpy and what DDP broadcasts."""
@@ -91,7 +93,7 @@ def _plain_attributes(modules: tuple[nn.Module, ...]) -> list[tuple[str, object]
         (name, value)
         for module in modules
         for name, value in vars(module).items()
-        if isinstance(value, int | float | str | tuple) and name != "training"
+        if isinstance(value, PLAIN) and name != "training"
     ]
 
 
