@@ -1,0 +1,25 @@
+"""Estimators in scikit-learn's vocabulary, for tables of numbers and categories."""
+
+import importlib
+
+from ..errors import MissingExtraError
+
+try:
+    importlib.import_module("sklearn")
+except ImportError:
+    raise MissingExtraError(
+        'torchkrr.estimators needs scikit-learn, which is not installed: pip install "torchkrr[sklearn]". '
+        "torchkrr.tune does the same for tensors without it."
+    ) from None
+
+from .base import Explanation
+from .classifier import LocalKernelRidgeClassifier
+from .regressors import Interval, KernelRidgeRegressor, LocalKernelRidgeRegressor
+
+__all__ = [
+    "Explanation",
+    "Interval",
+    "KernelRidgeRegressor",
+    "LocalKernelRidgeClassifier",
+    "LocalKernelRidgeRegressor",
+]

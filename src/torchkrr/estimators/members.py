@@ -1,0 +1,184 @@
+r"""Regressors that a prediction is made of, each with a kernel, a ridge and a number of neighbors, solved on given centers.
+
+A member without a number of neighbors uses every center: then one factorisation, kept here, serves all queries.
+All members have a constant trend, so that the weights of each prediction sum to one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from .._chunking import chunk_bytes, ranges, rows_per_chunk
+from ..distances import squared_distances
+from ..errors import InputError, RidgeRaisedWarning
+from ..functional.local import solve_local
+from ..kernels import Kernel
+from ..neighbors import ExactIndex
+from .rows import Centers
+
+MOST_DENSE = 5000  # centers; a member for every center has this many neighbors at most
+DENSE_BUT_LOCAL = 400
+RAISED = 1e-12
+
+
+class Member(NamedTuple):
+    kernel: Kernel
+    ridge: float
+    num_neighbors: int | None  # None: every center
+    share: float  # of the prediction
+
+
+class Found(NamedTuple):
+    mean: Tensor  # (Q, C)
+    variance: Tensor  # (Q,) of an observation, in units of the scale
+
+
+class Solved(Protocol):
+    """A member on its centers."""
+
+    def predict(self, query: Tensor) -> Tensor: ...
+
+    def find(self, query: Tensor) -> Found: ...
+
+    def weights(self, query: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def left_out(self, which: Tensor) -> Found: ...
+
+
+def mixed(members: Sequence[Member], parts: Sequence[Found]) -> Found:
+    """The prediction that several members make together; its variance is the mean of theirs."""
+    mean = torch.stack([member.share * part.mean for member, part in zip(members, parts, strict=True)]).sum(0)
+    variance = torch.stack([member.share * part.variance for member, part in zip(members, parts, strict=True)]).sum(0)
+    return Found(mean, variance)
+
+
+def solve(member: Member, centers: Centers, *, most_dense: int = MOST_DENSE) -> Solved:
+    count = len(centers.points)
+    if member.num_neighbors is None and count <= most_dense:
+        return DenseSolved(member, centers)
+    neighbors = DENSE_BUT_LOCAL if member.num_neighbors is None else member.num_neighbors
+    return LocalSolved(member, centers, min(neighbors, count))
+
+
+class DenseSolved:
+    """Every center takes part; in float64, whatever the dtype of the data."""
+
+    def __init__(self, member: Member, centers: Centers) -> None:
+        self.kernel, self.values, self.dtype = member.kernel, centers.values, centers.points.dtype
+        self.ridge = member.ridge
+        self.embedded = self.kernel.embed(centers.points.double())
+        gram = self.kernel.of_squared(squared_distances(self.embedded, self.embedded))
+        self.factor = _factor(gram, member.ridge / centers.weights)
+        self.total = torch.cholesky_solve(torch.ones(len(gram), 1, dtype=torch.float64), self.factor)  # A^-1 1
+        solved = torch.cholesky_solve(self.values, self.factor)
+        self.trend = solved.sum(0, keepdim=True) / self.total.sum()  # (1, C)
+        self.coefficients = solved - self.total * self.trend
+
+    def predict(self, query: Tensor) -> Tensor:
+        parts = [self._cross(part) @ self.coefficients + self.trend for part in self._chunks(query)]
+        return torch.cat(parts).to(self.dtype)
+
+    def find(self, query: Tensor) -> Found:
+        means, variances = [], []
+        for part in self._chunks(query):
+            cross = self._cross(part)
+            means.append(cross @ self.coefficients + self.trend)
+            whitened = torch.linalg.solve_triangular(self.factor, cross.mT, upper=False)
+            short = 1 - (cross @ self.total).squeeze(1)
+            variances.append(1 - whitened.square().sum(0) + short.square() / self.total.sum())
+        return Found(torch.cat(means).to(self.dtype), torch.cat(variances).clamp_min(0) + self.ridge)
+
+    def weights(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        plain = torch.cholesky_solve(self._cross(query).mT, self.factor).mT  # (Q, N)
+        weights = plain + (1 - plain.sum(1, keepdim=True)) * (self.total / self.total.sum()).mT
+        indices = torch.arange(len(self.values)).expand(len(query), -1)
+        return indices, weights.to(self.dtype)
+
+    def left_out(self, which: Tensor) -> Found:
+        inverse = torch.cholesky_inverse(self.factor)
+        projected = inverse - self.total @ self.total.mT / self.total.sum()
+        diagonal = projected.diagonal().clamp_min(1e-300)
+        means = self.values - (projected @ self.values) / diagonal.unsqueeze(1)
+        # 1 / P_ii is the variance of the row itself, with its own ridge in it.
+        return Found(means[which].to(self.dtype), (1 / diagonal)[which].clamp_min(self.ridge))
+
+    def _cross(self, query: Tensor) -> Tensor:
+        return self.kernel.of_squared(squared_distances(self.kernel.embed(query.double()), self.embedded))  # (Q, N)
+
+    def _chunks(self, query: Tensor) -> list[Tensor]:
+        row_bytes = 8 * 4 * len(self.embedded)
+        return [query[part] for part in ranges(len(query), rows_per_chunk(row_bytes, 4 * chunk_bytes(query.device)))]
+
+
+def _factor(gram: Tensor, ridges: Tensor) -> Tensor:
+    """Cholesky factor of `gram + diag(ridges)`, with the least extra ridge that makes it exist."""
+    extra = 0.0
+    while True:
+        factor, failed = torch.linalg.cholesky_ex(gram + torch.diag(ridges + extra))
+        if not int(failed):
+            break
+        if extra > 1:
+            raise InputError("The kernel matrix cannot be factorised: the kernel must be positive definite and finite.")
+        extra = RAISED if extra == 0 else 10 * extra
+    if extra:
+        warnings.warn(
+            f"The kernel matrix of {len(gram)} rows is singular in float64 and was solved with {extra:.0e} more ridge. "
+            "Give a larger alpha.",
+            RidgeRaisedWarning,
+            stacklevel=2,
+        )
+    return factor  # type: ignore[no-any-return]
+
+
+class LocalSolved:
+    """The nearest centers of each query, found anew for each; in the dtype of the data."""
+
+    def __init__(self, member: Member, centers: Centers, num_neighbors: int) -> None:
+        self.kernel, self.centers, self.num_neighbors = member.kernel, centers, num_neighbors
+        self.values = centers.values.to(centers.points.dtype)
+        self.ridge = member.ridge
+        equal = bool((centers.weights == 1).all())
+        self.ridges: float | Tensor = member.ridge if equal else member.ridge / centers.weights
+        self.index = ExactIndex()
+        self.index.build(self.kernel.embed(centers.points))
+
+    def predict(self, query: Tensor) -> Tensor:
+        return self.find(query).mean
+
+    def find(self, query: Tensor) -> Found:
+        mean, power = self._solve(query, self._nearest(query), "mean")
+        return Found(mean, power.double().square() + self.ridge)
+
+    def weights(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        indices = self._nearest(query)
+        return indices, self._solve(query, indices, "weights")[0]
+
+    def left_out(self, which: Tensor) -> Found:
+        query = self.centers.points[which]
+        others = min(self.num_neighbors, len(self.centers.points) - 1)
+        indices = self.index.search(self.kernel.embed(query), others, exclude=which).indices
+        mean, power = self._solve(query, indices, "mean")
+        return Found(mean, power.double().square() + self.ridge)
+
+    def _nearest(self, query: Tensor) -> Tensor:
+        return self.index.search(self.kernel.embed(query), self.num_neighbors).indices
+
+    def _solve(self, query: Tensor, indices: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        assert self.index.points is not None
+        return solve_local(
+            query,
+            self.centers.points,
+            self.values,
+            indices,
+            kernel=self.kernel,
+            ridge=self.ridges,
+            trend="constant",
+            on_singular="warn",
+            kind=kind,  # type: ignore[arg-type]
+            embedded=(self.kernel.embed(query), self.index.points),
+        )

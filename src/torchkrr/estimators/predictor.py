@@ -1,0 +1,160 @@
+"""What a fitted estimator predicts with: its rows, and the members solved on them when something is asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..neighbors import nearest
+from ..tuning.leave_one_out import sample_rows
+from .columns import Array
+from .members import Member, Solved, mixed, solve
+from .rows import Centers, Rows, different_points
+from .uncertainty import SAMPLES, Residuals, residuals_of
+
+EXPLAINED_AT_ONCE = 256
+
+
+class Predictor:
+    """Rows, members, and the unit of the values; solved lazily, and anew after rows came or went.
+
+    Values are kept less `offset` and divided by `unit`, so that nothing depends on where they lie.
+    """
+
+    def __init__(self, rows: Rows, members: tuple[Member, ...], offset: Tensor, unit: Tensor, seed: int) -> None:
+        self.rows, self.members, self.offset, self.unit, self.seed = rows, members, offset, unit, seed
+        self.centers: Centers | None = None
+        self._solved: list[Solved] | None = None
+        self._residuals: Residuals | None = None
+
+    def append(self, rows: Rows) -> None:
+        self._changed(self.rows.append(rows))
+
+    def forget(self, which: Tensor) -> None:
+        keep = torch.ones(len(self.rows.points), dtype=torch.bool)
+        keep[which] = False
+        left = self.rows.keep(keep)
+        if not bool((left.weights > 0).any()):
+            raise InputError("Forgetting these rows would leave none. Keep at least one row of positive weight.")
+        self._changed(left)
+
+    def _changed(self, rows: Rows) -> None:
+        self.rows = rows
+        self.centers = self._solved = self._residuals = None
+
+    def sampled(self) -> Tensor:
+        """Centers to leave out."""
+        return sample_rows(len(self._known_centers().points), SAMPLES, self.seed, torch.device("cpu"))
+
+    def solved(self) -> list[Solved]:
+        if self._solved is None or self.centers is None:
+            self.centers = different_points(self.rows)
+            self._solved = [solve(member, self.centers) for member in self.members]
+        return self._solved
+
+    @torch.no_grad()
+    def predict(self, query: Tensor) -> Tensor:
+        """`(Q, D)` to `(Q, C)`, in the units of the values given."""
+        total: Tensor | None = None
+        for member, solved in zip(self.members, self.solved(), strict=True):
+            part = member.share * solved.predict(query)
+            total = part if total is None else total + part
+        assert total is not None
+        return (total.double() * self.unit + self.offset).to(query.dtype)
+
+    @torch.no_grad()
+    def std(self, query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Predictions and their standard deviations `(Q, C)`, float64, and how many of them hold a share of residuals."""
+        found = mixed(self.members, [solved.find(query) for solved in self.solved()])
+        residuals = self.residuals()
+        scale = residuals.scale(self.members[0].kernel.embed(query))  # (Q, C)
+        std = scale * found.variance.sqrt().unsqueeze(1)
+        return found.mean.double() * self.unit + self.offset, std * self.unit, residuals.scores
+
+    @torch.no_grad()
+    def residuals(self) -> Residuals:
+        """Of leave-one-out, over some of the centers."""
+        if self._residuals is None:
+            self._residuals = residuals_of(self.solved(), self.members, self._known_centers(), self.seed)
+        return self._residuals
+
+    @torch.no_grad()
+    def explain(self, query: Tensor, most: int | None) -> tuple[Array, Array]:
+        """Rows and weights of each prediction, largest weight first, `(Q, R)` each."""
+        centers = self._known_centers()
+        order, starts, sizes = self._members_of_centers(centers)
+        share_of_row = (self.rows.weights[order] / centers.weights[centers.of_row[order]]).numpy()
+        chosen = []
+        for weights in self._center_weights(query):
+            used = np.flatnonzero(weights)
+            # Each center stands for its rows, one after another.
+            repeats = sizes[used]
+            places = np.repeat(starts[used] - np.r_[0, np.cumsum(repeats)[:-1]], repeats) + np.arange(repeats.sum())
+            weight = np.repeat(weights[used], repeats) * share_of_row[places]
+            largest = np.argsort(-np.abs(weight), kind="stable")[:most]
+            chosen.append((order[places[largest]], weight[largest]))
+        width = max(len(rows) for rows, _ in chosen)
+        rows = np.stack([np.r_[rows, np.full(width - len(rows), rows[0])] for rows, _ in chosen])
+        all_weights = np.stack([np.r_[weight, np.zeros(width - len(weight))] for _, weight in chosen])
+        return rows.astype(np.int64), all_weights.astype(query.numpy().dtype)
+
+    def _center_weights(self, query: Tensor) -> Iterator[Array]:
+        """The weight of every center in each prediction, one query after another."""
+        count = len(self._known_centers().points)
+        for part in query.split(EXPLAINED_AT_ONCE):
+            found = [solved.weights(part) for solved in self.solved()]
+            for at in range(len(part)):
+                total = np.zeros(count)
+                for member, (indices, weights) in zip(self.members, found, strict=True):
+                    total[indices[at].numpy()] += member.share * weights[at].double().numpy()
+                yield total
+
+    def _members_of_centers(self, centers: Centers) -> tuple[Array, Array, Array]:
+        """Rows sorted by their center, where each center begins, and how many rows it has."""
+        of_row = centers.of_row.numpy()
+        order = np.argsort(of_row, kind="stable")
+        order = order[of_row[order] >= 0]
+        sizes = np.bincount(of_row[order], minlength=len(centers.points))
+        return order, np.r_[0, np.cumsum(sizes)[:-1]], sizes
+
+    def nearest_rows(self, query: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
+        """Distances in the metric of the first member, and rows, `(Q, count)`; without a query, to the nearest others."""
+        kernel = self.members[0].kernel
+        points = kernel.embed(self.rows.points)
+        own = query is None
+        wanted = points if query is None else kernel.embed(query)
+        indices = nearest(wanted, points, count, exclude_self=own)
+        distances = torch.linalg.vector_norm(points[indices] - wanted.unsqueeze(1), dim=-1)
+        return distances, indices
+
+    def _known_centers(self) -> Centers:
+        self.solved()
+        assert self.centers is not None
+        return self.centers
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "centers": None, "_solved": None, "_residuals": None}
+
+
+class Unit(NamedTuple):
+    """Where the values of the centers lie, and how far apart."""
+
+    offset: Tensor  # (C,)
+    unit: Tensor  # (C,)
+
+
+def unit_of(values: Tensor, weights: Tensor) -> Unit:
+    shares = (weights / weights.sum()).unsqueeze(1)
+    offset = (shares * values).sum(0)
+    spread = (shares * (values - offset).square()).sum(0).sqrt()
+    # What is left of a constant after rounding is no spread.
+    real = spread > 1e-12 * values.abs().amax(0)
+    if not math.isfinite(float(spread.sum())):
+        raise InputError("y is too large to compute its variance. Divide it by a constant first.")
+    return Unit(offset, torch.where(real, spread, 1.0))

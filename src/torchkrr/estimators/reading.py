@@ -1,0 +1,110 @@
+"""Arguments of scikit-learn's kind, read and checked."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import numbers
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, _num_samples, validate_data
+from torch import Tensor
+
+from ..errors import InputError
+from ..kernels import Kernel
+from ..tuning.scores import Loss
+from .columns import Array, column, is_frame, names_strings, width
+from .wanted import PROFILES, Wanted
+
+FLOATS = (np.float64, np.float32)
+
+
+def read_table(estimator: Any, X: Any, *, reset: bool) -> Any:
+    """X as a float array, or as it is where some columns are categories; names and number of columns are checked."""
+    if not _has_categories(estimator, X, reset=reset):
+        return validate_data(estimator, X, dtype=FLOATS, ensure_all_finite="allow-nan", reset=reset)
+    if not is_frame(X):
+        X = np.asarray(X, dtype=object)
+        if X.ndim != 2:
+            raise InputError(f"X must have shape (n_samples, n_features), got {X.shape}. Reshape your data.")
+    validate_data(estimator, X, skip_check_array=True, reset=reset)
+    if _num_samples(X) == 0 or width(X) == 0:
+        raise InputError(
+            f"X is empty: {_num_samples(X)} sample(s) and {width(X)} feature(s), while a minimum of 1 is required."
+        )
+    return X
+
+
+def _has_categories(estimator: Any, X: Any, *, reset: bool) -> bool:
+    if not reset:
+        return any(kind.kind != "number" for kind in estimator._encoder.columns)
+    wanted = estimator.categorical_features
+    if isinstance(wanted, str):
+        return is_frame(X) and any(names_strings(column(X, at)) for at in range(width(X)))
+    return wanted is not None and np.asarray(wanted).size > 0
+
+
+def read_weights(sample_weight: Any, count: int) -> Array:
+    """One non-negative weight per row, not all zero; ones for `None`."""
+    rows = np.empty((count, 1))
+    weights: Array = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
+    if not weights.any():
+        raise InputError("sample_weight is zero for every row. Give at least one row a positive weight.")
+    return weights
+
+
+def tensor(points: Array, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.tensor(points, dtype=dtype)  # a copy: the caller's array may change, or be read-only
+
+
+def wanted_of(estimator: Any, *, dense: bool, loss: Loss) -> Wanted:
+    """The parameters of an estimator in the library's own terms."""
+    neighbors = "auto" if dense else estimator.n_neighbors
+    kernel, alpha, metric = estimator.kernel, estimator.alpha, estimator.metric
+    if neighbors != "auto" and (not isinstance(neighbors, numbers.Integral) or isinstance(neighbors, bool) or neighbors < 1):
+        raise InputError(f"n_neighbors must be 'auto' or an int of at least 1, got {neighbors!r}.")
+    if isinstance(alpha, str) or not isinstance(alpha, numbers.Real) or isinstance(alpha, bool):
+        if not (isinstance(alpha, str) and alpha == "auto"):
+            raise InputError(f"alpha must be 'auto' or a non-negative number, got {alpha!r}.")
+    elif not (0 <= float(alpha) < math.inf):
+        raise InputError(f"alpha must be finite and not negative, got {alpha!r}. A typical value is 1e-2.")
+    if not isinstance(kernel, Kernel) and not (isinstance(kernel, str) and kernel in ("auto", *PROFILES)):
+        raise InputError(
+            f"kernel must be 'auto', one of {', '.join(map(repr, PROFILES))}, or a torchkrr kernel, got {kernel!r}."
+        )
+    metrics = ("auto", "ard") if dense else ("auto", "ard", "linear")
+    if metric is not None and metric not in metrics:
+        raise InputError(f"metric must be None or one of {', '.join(map(repr, metrics))}, got {metric!r}.")
+    return Wanted(
+        num_neighbors=None if neighbors == "auto" else int(neighbors),
+        ridge=None if alpha == "auto" else float(alpha),
+        kernel=None if isinstance(kernel, str) and kernel == "auto" else kernel,
+        # A kernel of the caller's own is used as it is, unless a metric is asked for.
+        metric=None if metric == "auto" and isinstance(kernel, Kernel) else metric,
+        dense=dense,
+        loss=loss,
+        seed=int(check_random_state(estimator.random_state).randint(np.iinfo(np.int32).max)),
+        progress=bool(estimator.verbose),
+    )
+
+
+@contextlib.contextmanager
+def threads(n_jobs: int | None) -> Iterator[None]:
+    """As many threads as asked for, while it lasts; `None` leaves torch's setting, -1 is one for each core."""
+    if n_jobs is None:
+        yield
+        return
+    if not isinstance(n_jobs, numbers.Integral) or n_jobs == 0:
+        raise InputError(f"n_jobs must be None, a positive int, or negative to leave cores free, got {n_jobs!r}.")
+    cores = os.cpu_count() or 1
+    before = torch.get_num_threads()
+    torch.set_num_threads(int(n_jobs) if n_jobs > 0 else max(1, cores + 1 + int(n_jobs)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,204 @@
+"""Regressors of scikit-learn's kind."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any, NamedTuple
+
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from torch import Tensor
+
+from ..errors import InputError
+from ..kernels import Kernel
+from .base import KernelRidgeBase, read_targets
+from .columns import Array
+from .predictor import Unit, unit_of
+from .reading import threads
+from .state import Plain
+from .wanted import Metric
+
+
+class Interval(NamedTuple):
+    """Limits of each prediction, shaped like it."""
+
+    lower: Array
+    upper: Array
+
+
+class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Choose what is `"auto"` and keep the rows.
+
+        Args:
+            X: table, `(n, D)`: an array, or a frame of pandas or polars; NaN is a missing value.
+            y: targets, `(n,)` or `(n, C)`.
+            sample_weight: `(n,)`; a row of weight two counts as two rows, its alpha is halved.
+        """
+        return self._fit(X, y, sample_weight)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Add rows; the next prediction is that of a fit on all rows with the same kernel, alpha and number of neighbors.
+
+        What was chosen, and how the columns are encoded, stays; an estimator that is not fitted is.
+        """
+        return self._partial_fit(X, y, sample_weight)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predictions, and with `return_std` the standard deviation of a new observation at each row.
+
+        Shape:
+            - X: `(Q, D)`; prediction and deviation: `(Q,)`, or `(Q, C)` if `y` had two dimensions
+        """
+        query = self._query(X)
+        with threads(self.n_jobs):
+            if not return_std:
+                return self._shaped(self._predictor.predict(query).numpy())
+            mean, std, _ = self._predictor.std(query)
+        kind = query.numpy().dtype
+        return self._shaped(mean.numpy().astype(kind)), self._shaped(std.numpy().astype(kind))
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> Interval:
+        """Limits between which a new observation falls with probability `coverage`.
+
+        From leave-one-out residuals (conformal, jackknife); infinite where there are too few rows for the coverage.
+
+        Shape:
+            - X: `(Q, D)`; lower, upper: `(Q,)`, or `(Q, C)` if `y` had two dimensions
+        """
+        if not isinstance(coverage, numbers.Real) or not 0 < coverage < 1:
+            raise InputError(f"coverage must be a number between 0 and 1, such as 0.9, got {coverage!r}.")
+        query = self._query(X)
+        with threads(self.n_jobs):
+            mean, std, _ = self._predictor.std(query)
+            half = self._predictor.residuals().quantile(float(coverage)) * std
+        kind = query.numpy().dtype
+        return Interval(*(self._shaped(limit.numpy().astype(kind)) for limit in (mean - half, mean + half)))
+
+    def _shaped(self, found: Array) -> Array:
+        return found[:, 0] if self._one_dimensional else found
+
+    def _read_values(self, table: Any, y: Any, *, reset: bool, classes: Any) -> Array:
+        values = read_targets(table, y)
+        if reset:
+            self._one_dimensional = values.ndim == 1
+        values = values.reshape(len(values), -1)
+        if not reset and values.shape[1] != len(self._predictor.offset):
+            raise InputError(
+                f"y has {values.shape[1]} outputs, but the estimator was fitted with {len(self._predictor.offset)}."
+            )
+        return values
+
+    def _own_state(self) -> Plain:
+        return {"one_dimensional": self._one_dimensional}
+
+    def _take_own_state(self, plain: Plain) -> None:
+        self._one_dimensional = bool(plain["one_dimensional"])
+
+    def _unit(self, values: Tensor, weights: Tensor) -> Unit:
+        return unit_of(values, weights)
+
+
+class LocalKernelRidgeRegressor(_Regressor):
+    r"""Kernel ridge regression on the nearest training rows of each query.
+
+    By default everything is chosen by leave-one-out. Up to 2000 different rows every row takes part in each prediction, and
+    several kernels, each with a learned metric, are mixed in the shares that predict left-out rows best; beyond that one
+    kernel is selected, its metric learned, and the number of neighbors chosen.
+
+    Args:
+        n_neighbors: training rows per prediction, or `"auto"`. More than there are means all.
+        alpha: ridge, added to the diagonal of the kernel matrix (whose own diagonal is one), or `"auto"`.
+        kernel: `"exponential"`, `"matern32"`, `"matern52"`, `"gaussian"`, `"laplacian"`, a kernel of `torchkrr.kernels`
+            (used with its own metric), or `"auto"`.
+        metric: `None` scales all features alike, `"ard"` learns a lengthscale per feature, `"linear"` a linear map; `"auto"`
+            learns one lengthscale per feature where there are enough rows and leave-one-out finds it no worse.
+        categorical_features: `"from_dtype"` takes columns of strings and categories of a frame; or a mask, indices or names;
+            or `None`. See `torchkrr.estimators.table` for how they, and missing values, are encoded.
+        warm_start: let `fit` keep what an earlier `fit` chose, and replace the rows alone.
+        random_state: of the rows that choices are made on; an int gives the same result each time.
+        n_jobs: threads; `None` is torch's setting.
+        verbose: show what is going on, on standard error.
+
+    Attributes:
+        kernel_, alpha_, n_neighbors_: what was chosen; of the kernel with the largest share, where several are mixed.
+        n_features_in_, feature_names_in_: as everywhere in scikit-learn.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(size=(80, 2))
+        >>> y = np.sin(6 * X[:, 0]) + X[:, 1]
+        >>> model = LocalKernelRidgeRegressor().fit(X[:60], y[:60])
+        >>> model.score(X[60:], y[60:]) > 0.99
+        True
+        >>> mean, std = model.predict(X[60:], return_std=True)
+        >>> lower, upper = model.predict_interval(X[60:], coverage=0.9)
+        >>> rows, weights = model.explain(X[60:], n_rows=3)
+        >>> rows.shape
+        (20, 3)
+    """
+
+    def __init__(
+        self,
+        n_neighbors: int | str = "auto",
+        *,
+        alpha: float | str = "auto",
+        kernel: Kernel | str = "auto",
+        metric: Metric = "auto",
+        categorical_features: Any = "from_dtype",
+        warm_start: bool = False,
+        random_state: Any = 0,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.alpha = alpha
+        self.kernel = kernel
+        self.metric = metric
+        self.categorical_features = categorical_features
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+
+class KernelRidgeRegressor(_Regressor):
+    r"""Kernel ridge regression on all training rows, for up to about five thousand of them.
+
+    The cost of a fit grows with the cube of the number of rows; beyond 5000 different ones use `LocalKernelRidgeRegressor`.
+
+    Args:
+        alpha, kernel, categorical_features, warm_start, random_state, n_jobs, verbose: as in `LocalKernelRidgeRegressor`.
+        metric: `None`, `"ard"` or `"auto"`, as there.
+
+    Example:
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> model = KernelRidgeRegressor(kernel="gaussian").fit(X, np.sin(6 * X[:, 0]))
+        >>> bool(abs(model.predict([[0.5]])[0] - np.sin(3)) < 1e-2)
+        True
+    """
+
+    _dense = True
+
+    def __init__(
+        self,
+        alpha: float | str = "auto",
+        *,
+        kernel: Kernel | str = "auto",
+        metric: Metric = "auto",
+        categorical_features: Any = "from_dtype",
+        warm_start: bool = False,
+        random_state: Any = 0,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.alpha = alpha
+        self.kernel = kernel
+        self.metric = metric
+        self.categorical_features = categorical_features
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+
+__all__ = ["Interval", "KernelRidgeRegressor", "LocalKernelRidgeRegressor"]

@@ -1,0 +1,160 @@
+r"""Lengthscales and ridge of a dense regressor by the closed form of leave-one-out.
+
+With $A = K + \lambda W^{-1}$ ($W$ the weights of the rows), $u = A^{-1}1$ and $P = A^{-1} - uu^\top/1^\top u$, the residual
+of row $i$ without itself is $r_i = a_i/c_i$, $a = Py$, $c_i = P_{ii}$. The logarithm of $\sum_i w_i r_i^2$ over a patch of
+rows is lowered by gradient descent. The sum itself has the slope
+
+$$ \bar A = -P g a^\top - P\,\mathrm{diag}(h)\,P, \qquad g_i = 2w_ia_i/c_i^2,\quad h_i = -2w_ia_i^2/c_i^3 , $$
+
+and, with $p = e/\ell$ the scaled points and $S = \bar A\circ\varphi'(d)/d$, its slope in $\log\ell_k$ is
+$-2\sum_i (S1)_i p_{ik}^2 + 2\,p_k^\top S p_k$: matrix products, and no factorisation is differentiated.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._progress import Progress
+from ..kernels import Kernel
+
+LEAST_RIDGE, MOST_RIDGE = 1e-7, 1e2
+LEAST_LOG, MOST_LOG = -7.0, 9.0
+PATCH = 400  # rows at once: a step costs their cube
+RATE, BETAS = 0.1, (0.9, 0.99)
+
+
+class Scales(NamedTuple):
+    """Logarithms of one lengthscale for each group of embedded columns, and the ridge."""
+
+    logs: Tensor  # (G,)
+    ridge: float
+
+
+class Problem(NamedTuple):
+    """Embedded rows in float64 with the group of each column; values at zero mean and unit variance."""
+
+    embedded: Tensor  # (N, E)
+    groups: Tensor  # (E,)
+    values: Tensor  # (N, C)
+    weights: Tensor  # (N,)
+    kernel: Kernel  # its profile
+
+    def rows(self, which: Tensor) -> Problem:
+        return self._replace(embedded=self.embedded[which], values=self.values[which], weights=self.weights[which])
+
+
+class Path(NamedTuple):
+    """The best of the ridges and factors tried, with what it predicts for each row left out."""
+
+    loss: float
+    scales: Scales
+    left_out: Tensor  # (N, C)
+
+
+class Slope(NamedTuple):
+    loss: float
+    logs: Tensor  # (G,)
+    log_ridge: Tensor  # ()
+
+
+def first_scale(embedded: Tensor) -> float:
+    """The logarithm of the root mean square distance of two rows."""
+    return 0.5 * math.log(max(float(2 * embedded.var(0, correction=0).sum()), 1e-12))
+
+
+def learn_scales(problem: Problem, start: Scales, *, steps: int, generator: torch.Generator, bar: Progress) -> Scales:
+    """Adam on the leave-one-out loss of random patches, in the logarithms of lengthscales and ridge."""
+    count = len(problem.embedded)
+    logs, log_ridge = start.logs.clone(), torch.tensor(math.log(max(start.ridge, LEAST_RIDGE)), dtype=torch.float64)
+    first, second = torch.zeros(len(logs) + 1, dtype=torch.float64), torch.zeros(len(logs) + 1, dtype=torch.float64)
+    for step in range(steps):
+        some = problem.rows(torch.randperm(count, generator=generator)[:PATCH]) if count > PATCH else problem
+        found = loss_slope(some, logs, log_ridge)
+        bar.advance()
+        if found is None:  # singular in float64: only a larger ridge helps
+            log_ridge += 1.0
+            continue
+        # Adam, written out: torch.optim takes two seconds to import.
+        slope = torch.cat((found.logs, found.log_ridge.unsqueeze(0)))
+        first.mul_(BETAS[0]).add_(slope, alpha=1 - BETAS[0])
+        second.mul_(BETAS[1]).addcmul_(slope, slope, value=1 - BETAS[1])
+        rate = RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
+        spread = (second / (1 - BETAS[1] ** (step + 1))).sqrt() + 1e-8
+        move = rate / (1 - BETAS[0] ** (step + 1)) * first / spread
+        logs = (logs - move[:-1]).clamp(LEAST_LOG, MOST_LOG)
+        log_ridge = (log_ridge - move[-1]).clamp(math.log(LEAST_RIDGE), math.log(MOST_RIDGE))
+    return Scales(logs, math.exp(float(log_ridge)))
+
+
+def loss_slope(problem: Problem, logs: Tensor, log_ridge: Tensor) -> Slope | None:
+    """Half the logarithm of the mean square residual and its slope; `None` if the rows cannot be solved.
+
+    The logarithm makes steps independent of how good the fit already is.
+    """
+    points = problem.embedded * torch.exp(-logs)[problem.groups]
+    distances = _distances(points)
+    gram = problem.kernel.profile(distances)
+    ridges = log_ridge.exp() / problem.weights
+    factor, failed = torch.linalg.cholesky_ex(_with_diagonal(gram, ridges))
+    if int(failed):
+        return None
+    inverse = torch.cholesky_inverse(factor)
+    total = inverse.sum(1, keepdim=True)
+    projected = torch.addmm(inverse, total, total.mT, alpha=-1 / float(total.sum()))  # P
+    solved, diagonal = projected @ problem.values, projected.diagonal().unsqueeze(1)  # a, c
+    shares = (problem.weights / problem.weights.sum()).unsqueeze(1)
+    mean_square = float((shares * (solved / diagonal).square()).sum().clamp_min(1e-24))
+    g = shares * solved / diagonal.square() / mean_square
+    h = -(shares * solved.square()).sum(1, keepdim=True) / diagonal.pow(3) / mean_square
+    # The part of rank C is not symmetric, but it meets symmetric matrices only.
+    slope = -torch.addmm((projected @ g) @ solved.mT, projected, h * projected)
+    pull = slope * problem.kernel.slope_over_distance(distances)  # S
+    pull = pull + pull.mT
+    columns = (points * (pull @ points)).sum(0) - pull.sum(1) @ points.square()
+    by_group = torch.zeros_like(logs).index_add_(0, problem.groups, columns)
+    by_ridge = (slope.diagonal() * ridges).sum()
+    if not (math.isfinite(mean_square) and bool(by_group.isfinite().all()) and bool(by_ridge.isfinite())):
+        return None
+    return Slope(0.5 * math.log(mean_square), by_group, by_ridge)
+
+
+def _distances(points: Tensor) -> Tensor:
+    """Between all rows, `(N, N)`, by inner products: in float64 the digits that close pairs lose are not missed here."""
+    points = points - points.mean(0)
+    squares = points.square().sum(1)
+    squared = torch.addmm(squares.unsqueeze(1) + squares, points, points.mT, alpha=-2)
+    return squared.clamp_min_(0).fill_diagonal_(0).sqrt_()
+
+
+def _with_diagonal(gram: Tensor, ridges: Tensor) -> Tensor:
+    return torch.diagonal_scatter(gram, gram.diagonal() + ridges)
+
+
+def try_around(problem: Problem, around: Scales, factors: tuple[float, ...], ridges: tuple[float, ...]) -> Path:
+    r"""The best of common factors of the lengthscales and of ridges, on all rows; one decomposition for all ridges.
+
+    $A^{-1} = W^{1/2}(W^{1/2}KW^{1/2} + \lambda I)^{-1}W^{1/2}$, so the eigenvectors of the matrix in brackets serve every
+    ridge.
+    """
+    best: Path | None = None
+    root = problem.weights.sqrt().unsqueeze(1)
+    shares = (problem.weights / problem.weights.sum()).unsqueeze(1)
+    for factor in factors:
+        logs = around.logs + math.log(factor)
+        gram = problem.kernel.profile(_distances(problem.embedded * torch.exp(-logs)[problem.groups]))
+        eigenvalues, vectors = torch.linalg.eigh(root * gram * root.mT)
+        vectors = root * vectors  # no longer orthogonal: A^-1 = V (Lambda + ridge)^-1 V'
+        squares, ones, values = vectors.square(), vectors.sum(0).unsqueeze(1), vectors.mT @ problem.values
+        for ridge in ridges:
+            inverse = 1 / (eigenvalues.clamp_min(0) + ridge).unsqueeze(1)
+            total = vectors @ (inverse * ones)
+            solved = vectors @ (inverse * values) - total * (total.mT @ problem.values) / total.sum()
+            residuals = solved / (squares @ inverse - total.square() / total.sum())
+            loss = float((shares * residuals.square()).sum())
+            if math.isfinite(loss) and (best is None or loss < best.loss):
+                best = Path(loss, Scales(logs, ridge), problem.values - residuals)
+    return best if best is not None else Path(math.inf, around, torch.zeros_like(problem.values))
