@@ -75,7 +75,12 @@ def test_kernel_of_a_search_is_refused(kernel, error, pattern):
     check_refused(lambda: search(good(), kernel=kernel), error, pattern)
 
 
-INDEXES = {"ExactIndex": neighbors.ExactIndex, "FaissIndex": faiss_index, "AutoIndex": neighbors.AutoIndex}
+INDEXES = {
+    "ExactIndex": neighbors.ExactIndex,
+    "FaissIndex": faiss_index,
+    "AutoIndex": neighbors.AutoIndex,
+    "StreamedIndex": neighbors.StreamedIndex,
+}
 
 
 USES_OF_AN_INDEX = {

@@ -315,3 +315,16 @@ def test_search_under_autocast_keeps_its_precision():
     with torch.autocast("cpu", torch.bfloat16):
         found = neighbors.nearest(query, points, 10, kernel=kernel)
     assert torch.equal(found, expected)
+
+
+def test_search_inside_torch_func():
+    # Its tensors have no memory that numpy could see.
+    points, query = torch.randn(300, 6), torch.randn(20, 6)
+    found = []
+
+    def length(query: Tensor) -> Tensor:
+        found.append(neighbors.nearest(query, points, 7))
+        return query.square().sum()
+
+    torch.func.grad(length)(query)
+    assert torch.equal(found[0], full_sort(query, points, 7))

@@ -171,7 +171,10 @@ class ExactIndex(NeighborIndex):
 
         def add(block: Block, before: tuple[Tensor, Tensor] | None, chunk: slice) -> tuple[Tensor, Tensor]:
             part, needed = query[chunk], (chunk.stop - chunk.start) * len(block.points)
-            own = memory.pop() if memory else query.new_empty(needed)
+            try:
+                own = memory.pop()
+            except IndexError:  # all of it is in use
+                own = query.new_empty(needed)
             own = own if own.numel() >= needed else query.new_empty(needed)
             scores = own[:needed].view(len(part), len(block.points))
             _score(part, block, None if exclude is None else exclude[chunk], out=scores)

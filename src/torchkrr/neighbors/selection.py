@@ -5,6 +5,8 @@ On a CPU numpy selects and sorts several times faster than torch, and lets go of
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ GROUP = 4
 
 def smallest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` smallest of each row of `scores` `(q, B)`, in no particular order, and their columns."""
-    if scores.device.type != "cpu":
+    if _array(scores) is None:
         values, columns = scores.topk(count, largest=False, sorted=False)
         return values, columns
     columns = _smallest_columns(scores, count)
@@ -40,16 +42,15 @@ def _smallest_columns(scores: Tensor, count: int) -> Tensor:
 
 def sort_rows(rows: Tensor) -> Tensor:
     """Each row of integers in order."""
-    if rows.device.type != "cpu":
-        return rows.sort(dim=1).values
-    return torch.from_numpy(np.sort(rows.numpy(), axis=1))
+    array = _array(rows)
+    return rows.sort(dim=1).values if array is None else torch.from_numpy(np.sort(array, axis=1))
 
 
 def order_of(values: Tensor) -> Tensor:
     """The columns of each row of `values` `(q, K)` in order of value, equal ones by column."""
-    if values.device.type != "cpu":
-        return stable_order(values)
-    array = values.numpy()
+    array = _array(values)
+    if array is None:
+        return values.argsort(dim=1, stable=True)
     order = np.argsort(array, axis=1)
     ordered = np.take_along_axis(array, order, axis=1)
     tied = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
@@ -61,13 +62,23 @@ def order_of(values: Tensor) -> Tensor:
 
 def stable_order(values: Tensor) -> Tensor:
     """As `order_of`, for few rows or many ties."""
-    if values.device.type != "cpu":
+    array = _array(values)
+    if array is None:
         return values.argsort(dim=1, stable=True)
-    return torch.from_numpy(np.argsort(values.numpy(), axis=1, kind="stable"))
+    return torch.from_numpy(np.argsort(array, axis=1, kind="stable"))
 
 
 def square_root(values: Tensor) -> Tensor:
     """torch's own wakes all threads for a handful of numbers, and waits for them."""
+    array = _array(values)
+    return values.sqrt() if array is None else torch.from_numpy(np.sqrt(array))
+
+
+def _array(values: Tensor) -> np.ndarray[Any, Any] | None:
+    """The same numbers for numpy; `None` on another device, and inside `torch.func`, whose tensors have no memory."""
     if values.device.type != "cpu":
-        return values.sqrt()
-    return torch.from_numpy(np.sqrt(values.numpy()))
+        return None
+    try:
+        return values.numpy()
+    except RuntimeError:
+        return None

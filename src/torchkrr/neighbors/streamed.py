@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from .._checks import check_points
+from .._checks import check_alike, check_finite, check_points, check_same_features
 from .._chunking import ranges
 from .._precision import working_dtype
 from .base import Neighbors, check_searchable, kept_rows
@@ -49,6 +49,7 @@ class StreamedIndex(ExactIndex):
         with torch.inference_mode(False), torch.no_grad():
             rows = torch.linspace(0, len(points) - 1, min(SAMPLE_ROWS, len(points)), device=points.device).long()
             sample = embed(points.detach().index_select(0, rows))
+        check_searchable("points", sample)
         self._row = sample[:1]
         self._shift = shift_of(sample.mean(0), sample.square().sum(1).mean())
         self.points = points.detach()
@@ -57,6 +58,10 @@ class StreamedIndex(ExactIndex):
     def append(self, points: Tensor) -> None:
         """Add rows, not embedded; this makes a copy of all points in memory."""
         old = self._built()
+        check_points("points", points)
+        check_alike(points=points, present=old)
+        check_same_features("points", points, "the index", old)
+        check_finite("points", points)
         with torch.inference_mode(False):
             self.build_embedded(torch.cat((old, points.detach())), self._embed)
 
