@@ -5,10 +5,12 @@ Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`
 """
 
 from . import errors, functional, kernels, neighbors, nn, transforms, tuning
+from .backends import backend_report
 from .tuning import calibrate, learn_metric, select, tune
 
 __all__ = [
     "__version__",
+    "backend_report",
     "calibrate",
     "errors",
     "functional",

@@ -34,6 +34,10 @@ class SolveError(KernelRidgeError, RuntimeError):
     """A Gram matrix cannot be solved in the available precision (`on_singular="raise"`)."""
 
 
+class BackendError(KernelRidgeError, RuntimeError):
+    """The backend that was asked for cannot do what was asked."""
+
+
 class MissingExtraError(KernelRidgeError, ImportError):
     """An optional dependency is not installed; the message names the extra."""
 

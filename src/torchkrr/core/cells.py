@@ -10,7 +10,7 @@ difference tensor `(q, M, M, E)` is never built.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from ..distances import CLOSE, safe_sqrt
 from ..kernels import Kernel
 from .factor import UNRESOLVED
 
+Backend = Literal["auto", "fused", "torch"]
 # A query is outside when the mean of the offsets has more than this share of their mean square.
 OUTSIDE = 2 / 3
 
@@ -31,6 +32,7 @@ class CellOptions(NamedTuple):
     trend: bool = False
     fade: bool = False
     normalize: bool = False
+    backend: Backend = "auto"
 
 
 class Neighborhoods(NamedTuple):

@@ -1,7 +1,8 @@
-"""Local solves over many queries: chunks, threads and autograd.
+"""Local solves over many queries: backends, chunks, threads and autograd.
 
-The forward pass keeps vectors per query, never an M x M matrix. First derivatives come from `backward`; derivatives of
-those, and of weights and paths, from running the plain formula of `solve` again under autograd, chunk by chunk.
+The forward pass keeps vectors per query, never an M x M matrix. First derivatives come from `backward`, or from its twin in
+`fused`; derivatives of those, and of weights and paths, from running the plain formula of `solve` again under autograd,
+chunk by chunk.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch.nn.functional import pad
 
 from .._chunking import chunk_bytes, collect, map_in_order, ranges, rows_per_chunk
 from ..distances import needs_gradient
+from . import fused
 from .backward import Arriving, CellGradients, Saved, gradients, keep
 from .cells import CellOptions
 from .factor import is_resolved
@@ -40,6 +42,7 @@ def local_solve(
     """
     learned = options.kernel.learned_in_profile()
     watched = needs_gradient(query, centers, values, ridge, *learned)
+    options = options._replace(backend="fused" if fused.chosen(query, options, learned) else "torch")
     run = _LocalSolve.apply if watched else _LocalSolve.forward
     first, power_squared, resolved, *_ = run(query, centers, values, ridge, indices, options, kind, watched, *learned)
     return LocalResult(first, power_squared, resolved)
@@ -58,6 +61,9 @@ class _LocalSolve(torch.autograd.Function):
         watched: bool,
         *learned: Tensor,
     ) -> tuple[Tensor, ...]:
+        if options.backend == "fused":
+            return fused.forward(query, centers, values, ridge, indices, options, kind, watched)
+
         def work(chunk: slice) -> tuple[Tensor, ...]:
             with torch.no_grad():
                 return _evaluate(query[chunk], centers, values, _rows(ridge, chunk), indices[chunk], options, kind, watched)
@@ -79,7 +85,8 @@ class _LocalSolve(torch.autograd.Function):
         arriving = Arriving(grads[0], grads[1])
         if ctx.kind == "mean" and not torch.is_grad_enabled():
             saved = Saved(inner, adjoint, multiples, gap)
-            found = _by_hand(inputs, indices, saved, arriving, ctx.options, learned, ctx.needs_input_grad)
+            by_hand = _by_fused if ctx.options.backend == "fused" else _by_hand
+            found = by_hand(inputs, indices, saved, arriving, ctx.options, learned, ctx.needs_input_grad)
         else:
             found = _by_autograd(inputs, indices, resolved, arriving, ctx.options, ctx.kind, learned, ctx.needs_input_grad)
         return *found[:4], None, None, None, None, *found[4:]
@@ -165,6 +172,19 @@ def _by_hand(
             target += found.ridge.sum_to_size(target.shape)
         profile = [_add(total, part) for total, part in zip(profile, found.profile, strict=True)]
     return [*totals, *profile]
+
+
+def _by_fused(
+    inputs: tuple[Tensor, ...],
+    indices: Tensor,
+    saved: Saved,
+    arriving: Arriving,
+    options: CellOptions,
+    learned: list[Tensor],
+    needs: tuple[bool, ...],
+) -> list[Tensor | None]:
+    assert not learned
+    return fused.gradients(inputs, indices, saved.inner, saved.adjoint, *arriving, options, needs[:4])
 
 
 def _by_autograd(

@@ -17,7 +17,7 @@ from .._checks import check_finite
 from .._precision import has_float64, working_dtype
 from ..errors import RidgeRaisedWarning, SolveError
 from ..kernels import Kernel
-from .cells import CellOptions
+from .cells import Backend, CellOptions
 from .local import Kind, local_solve
 
 LADDER_FACTOR = 10.0
@@ -36,6 +36,7 @@ def solve_cells(
     normalize: bool,
     on_singular: str,
     kind: Kind,
+    backend: Backend = "auto",
     embedded: tuple[Tensor, Tensor] | None = None,
     names: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -52,7 +53,7 @@ def solve_cells(
             check_finite("centers", given)
         embedded = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
     members = indices[:, :-1] if fade else indices
-    options = CellOptions(kernel, trend, fade, normalize)
+    options = CellOptions(kernel, trend, fade, normalize, backend)
     cell_ridge = ridge.index_select(0, members.flatten()).view(members.shape) if ridge.ndim == 1 else ridge
     first, power_squared, resolved = local_solve(
         *embedded,
@@ -77,6 +78,7 @@ def solve_cells(
             normalize=normalize,
             on_singular=on_singular,
             kind=kind,
+            backend=backend,
             names=names,
         )
     else:

@@ -23,6 +23,7 @@ from .._checks import (
     check_values,
 )
 from .._precision import full_precision
+from ..core.cells import Backend
 from ..core.local import Kind
 from ..core.unresolved import solve_cells
 from ..distances import safe_sqrt
@@ -53,6 +54,7 @@ def local_kernel_ridge(
     fade: bool = False,
     normalize: Normalize = None,
     on_singular: OnSingular = "warn",
+    backend: Backend = "auto",
 ) -> Tensor:
     r"""Kernel ridge regression on the neighbors of each query.
 
@@ -90,6 +92,8 @@ def local_kernel_ridge(
             without a trend for kernels that vanish from one on (`Wendland`).
         on_singular: cells that stay singular in float64 are solved with a larger ridge and a `RidgeRaisedWarning`, or
             raise `SolveError`.
+        backend: `"fused"` is compiled and several times faster; `"torch"` runs anywhere; `"auto"` takes the first where it
+            can (see `torchkrr.backend_report`). The same numbers up to rounding.
 
     Shape:
         - query: `(Q, D)`; centers: `(N, D)`; values: `(N, C)`; neighbor_indices: `(Q, M)`
@@ -113,6 +117,7 @@ def local_kernel_ridge(
         fade=fade,
         normalize=normalize,
         on_singular=on_singular,
+        backend=backend,
     )
     return mean
 
@@ -128,6 +133,7 @@ def local_cardinal_weights(
     fade: bool = False,
     normalize: Normalize = None,
     on_singular: OnSingular = "warn",
+    backend: Backend = "auto",
 ) -> Tensor:
     r"""The weight of each neighbor's value in the prediction, $\psi = k(z, x^\sigma)(k(x^\sigma, x^\sigma)+\lambda I)^{-1}$.
 
@@ -162,6 +168,7 @@ def local_cardinal_weights(
         fade=fade,
         normalize=normalize,
         on_singular=on_singular,
+        backend=backend,
         kind="weights",
     )
     return weights
@@ -178,6 +185,7 @@ def local_power_function(
     fade: bool = False,
     normalize: Normalize = None,
     on_singular: OnSingular = "warn",
+    backend: Backend = "auto",
 ) -> Tensor:
     r"""The local error indicator $\epsilon_k^\sigma$, how far a query is from being determined by its neighbors.
 
@@ -215,6 +223,7 @@ def local_power_function(
         fade=fade,
         normalize=normalize,
         on_singular=on_singular,
+        backend=backend,
     )
     return power
 
@@ -231,6 +240,7 @@ def local_path(
     fade: bool = False,
     normalize: Normalize = None,
     on_singular: OnSingular = "warn",
+    backend: Backend = "auto",
 ) -> Path:
     r"""Predictions and power functions with the first $m$ neighbors, for every $m \le M$, from one factorisation.
 
@@ -279,6 +289,7 @@ def local_path(
         ridge=ridge,
         trend=trend,
         on_singular=on_singular,
+        backend=backend,
         kind="path",
     )
     return Path(means, powers)
@@ -297,6 +308,7 @@ def solve_local(
     fade: bool = False,
     normalize: Normalize = None,
     on_singular: OnSingular,
+    backend: Backend = "auto",
     kind: Kind = "mean",
     embedded: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -318,6 +330,7 @@ def solve_local(
     check_choice("trend", trend, (None, "constant"))
     check_choice("normalize", normalize, (None, "cell"))
     check_choice("on_singular", on_singular, ("warn", "raise"))
+    check_choice("backend", backend, ("auto", "fused", "torch"))
     if fade and neighbor_indices.shape[1] < 2:
         raise ShapeError(
             "fade=True needs at least two columns of neighbor_indices, got 1: the last one only sets the radius. "
@@ -334,6 +347,7 @@ def solve_local(
         fade=fade,
         normalize=normalize is not None,
         on_singular=on_singular,
+        backend=backend,
         kind=kind,
         embedded=embedded,
     )

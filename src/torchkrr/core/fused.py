@@ -1,0 +1,248 @@
+r"""The fused solver: one neighborhood at a time, in cache from gather to prediction.
+
+The work is done by `native/fused.cpp`, compiled where the package was installed and a compiler was there, once for each
+instruction set; here it is found, chosen and called. Same formulas, same rule for singular cells and same results up to
+rounding as `solve` and `backward`, which remain the reference and the path for everything this one does not do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import BackendError
+from ..kernels import (
+    Exponential,
+    Gaussian,
+    InverseMultiquadric,
+    Kernel,
+    Matern32,
+    Matern52,
+    RationalQuadratic,
+    Wendland,
+)
+from .cells import CellOptions
+from .factor import UNRESOLVED
+
+FOLDER = Path(__file__).parent / "native"
+# Best first; what the processor can do is torch's own finding.
+INSTRUCTION_SETS = {"AVX512": ("avx512", "avx2", "baseline"), "AVX2": ("avx2", "baseline")}
+NAMES = {torch.float32: "float", torch.float64: "double"}
+# Numbers as in profile.h, and the parameters of the profile.
+PROFILES: dict[type[Kernel], tuple[int, Callable[[Any], tuple[float, ...]]]] = {
+    Exponential: (0, lambda kernel: ()),
+    Matern32: (1, lambda kernel: ()),
+    Matern52: (2, lambda kernel: ()),
+    Gaussian: (3, lambda kernel: ()),
+    RationalQuadratic: (4, lambda kernel: (float(kernel.alpha.detach()),)),
+    InverseMultiquadric: (5, lambda kernel: ()),
+    Wendland: (6, lambda kernel: (kernel.exponent, kernel.smoothness)),
+}
+
+
+class Task(ctypes.Structure):
+    """`struct Task` of task.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("query", "centers", "values", "ridge", "indices", "starts", "order")),
+        *((name, ctypes.c_void_p) for name in ("mean", "power", "weights", "adjoint", "multiples", "gap", "resolved")),
+        *((name, ctypes.c_void_p) for name in ("grad_mean", "grad_power")),
+        *((name, ctypes.c_void_p) for name in ("grad_query", "grad_centers", "grad_values", "grad_ridge")),
+        *((name, ctypes.c_int64) for name in ("cells", "neighbors", "features", "outputs", "ridge_cell", "ridge_neighbor")),
+        *((name, ctypes.c_int64) for name in ("threads", "profile", "trend", "path")),
+        ("shape", ctypes.c_double * 2),
+        ("trusted", ctypes.c_double),
+        ("least_norm", ctypes.c_double),
+    )
+
+
+class Library(NamedTuple):
+    instruction_set: str
+    path: Path
+    functions: ctypes.CDLL
+
+
+@functools.cache
+def library() -> Library | None:
+    """The compiled solver for this processor, or `None` where the package was installed without a compiler."""
+    for name in INSTRUCTION_SETS.get(torch.backends.cpu.get_cpu_capability(), ("baseline",)):
+        for path in sorted(FOLDER.glob(f"fused_{name}.*")):
+            with contextlib.suppress(OSError):  # built for another platform
+                return Library(name, path, ctypes.CDLL(str(path)))
+    return None
+
+
+def obstacle(query: Tensor, options: CellOptions, learned: Sequence[Tensor]) -> str | None:
+    """Why these cells cannot be solved here, or `None` if they can."""
+    if query.device.type != "cpu":
+        return f"it works on the CPU, and the tensors are on {query.device}"
+    if query.dtype not in NAMES:
+        return f"it works in float32 and float64, and the tensors are {query.dtype}"
+    if type(options.kernel) not in PROFILES:
+        return f"it has no profile for {type(options.kernel).__name__}"
+    if learned:
+        return f"it has no gradient for what {type(options.kernel).__name__} learns in its profile"
+    if options.fade or options.normalize:
+        return f"it has no {'fade' if options.fade else 'normalize'}"
+    if library() is None:
+        return "it was not compiled: reinstall torchkrr where a C++ compiler (g++ or clang++) is on the PATH"
+    return None
+
+
+def chosen(query: Tensor, options: CellOptions, learned: Sequence[Tensor]) -> bool:
+    """Whether to solve these cells here."""
+    if options.backend == "torch":
+        return False
+    reason = obstacle(query, options, learned)
+    if reason is not None and options.backend == "fused":
+        raise BackendError(f'backend="fused" cannot solve this: {reason}. backend="auto" takes the torch path then.')
+    return reason is None
+
+
+class Forward(NamedTuple):
+    first: Tensor
+    power_squared: Tensor
+    resolved: Tensor
+    inner: Tensor
+    adjoint: Tensor
+    multiples: Tensor
+    gap: Tensor
+
+
+def forward(
+    query: Tensor,
+    centers: Tensor,
+    values: Tensor,
+    ridge: Tensor,
+    indices: Tensor,
+    options: CellOptions,
+    kind: str,
+    watched: bool,
+) -> Forward:
+    """As `local._evaluate`, for all queries at once."""
+    (count, neighbors), outputs, trend = indices.shape, values.shape[1], options.trend
+    new = functools.partial(torch.empty, dtype=query.dtype)
+    keeps = kind == "coefficients" or (kind == "mean" and watched)
+    steps = (neighbors,) if kind == "path" else ()
+    mean = new(count, *steps, outputs) if kind in ("mean", "path") else None
+    power_squared = new(count, *steps)
+    weights = new(count, neighbors) if kind == "weights" or keeps else new(count, 0)
+    adjoint = new(count, neighbors, outputs) if keeps else new(count, 0)
+    multiples = new(count, outputs if keeps and trend else 0)
+    gap = new(count) if keeps and trend else new(count, 0)
+    resolved = torch.empty(count, dtype=torch.bool)
+    _run(
+        "solve",
+        query=query,
+        centers=centers,
+        values=values,
+        ridge=ridge,
+        indices=indices,
+        options=options,
+        path=kind == "path",
+        # Coefficients serve queries not yet known, so that a cell has to be resolved for weights of any plausible norm.
+        least_norm=math.sqrt(neighbors) if kind == "coefficients" else 0.0,
+        outputs={
+            "mean": mean,
+            "power": power_squared,
+            "weights": weights,
+            "adjoint": adjoint,
+            "multiples": multiples,
+            "gap": gap,
+            "resolved": resolved,
+        },
+    )
+    if kind == "coefficients":
+        constant = multiples if trend else new(count, outputs).zero_()
+        first = torch.cat((adjoint, constant.unsqueeze(-2)), dim=-2)
+        return Forward(first, power_squared, resolved, *(new(count, 0) for _ in range(4)))
+    if kind == "weights":
+        return Forward(weights, power_squared, resolved, *(new(count, 0) for _ in range(4)))
+    assert mean is not None
+    return Forward(mean, power_squared, resolved, weights, adjoint, multiples, gap)
+
+
+def gradients(
+    inputs: Sequence[Tensor],
+    indices: Tensor,
+    inner: Tensor,
+    adjoint: Tensor,
+    grad_mean: Tensor,
+    grad_power: Tensor,
+    options: CellOptions,
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
+    """The gradients of `inputs` (query, centers, values, ridge), `None` where not needed."""
+    query, centers, values, ridge = inputs
+    found = [torch.zeros_like(tensor, memory_format=torch.contiguous_format) for tensor in inputs]
+    for_ridge = query.new_empty(indices.shape)
+    targets = (*found[:3], for_ridge)
+    _run(
+        "gradient",
+        query=query,
+        centers=centers,
+        values=values,
+        ridge=ridge,
+        indices=indices,
+        options=options,
+        outputs={
+            "weights": inner,
+            "adjoint": adjoint,
+            "grad_mean": grad_mean,
+            "grad_power": grad_power,
+            **{
+                f"grad_{name}": target if need else None
+                for name, target, need in zip(("query", "centers", "values", "ridge"), targets, needs, strict=False)
+            },
+        },
+    )
+    found[3] = for_ridge.sum_to_size(ridge.shape)
+    return [tensor if need else None for tensor, need in zip(found, needs, strict=False)]
+
+
+def _run(
+    name: str,
+    *,
+    query: Tensor,
+    centers: Tensor,
+    values: Tensor,
+    ridge: Tensor,
+    indices: Tensor,
+    options: CellOptions,
+    outputs: dict[str, Tensor | None],
+    path: bool = False,
+    least_norm: float = 0.0,
+) -> None:
+    found = library()
+    assert found is not None
+    profile, parameters = PROFILES[type(options.kernel)]
+    steps = ridge.detach().expand(indices.shape)
+    given = {"query": query, "centers": centers, "values": values, "indices": indices, **outputs}
+    tensors = {key: tensor.detach().contiguous() for key, tensor in given.items() if tensor is not None and tensor.numel()}
+    task = Task(
+        **{key: tensor.data_ptr() for key, tensor in tensors.items()},
+        ridge=steps.data_ptr(),
+        ridge_cell=steps.stride(0),
+        ridge_neighbor=steps.stride(1),
+        cells=len(indices),
+        neighbors=indices.shape[1],
+        features=centers.shape[1],
+        outputs=values.shape[1],
+        threads=torch.get_num_threads(),
+        profile=profile,
+        trend=options.trend,
+        path=path,
+        shape=tuple(parameters(options.kernel)),
+        trusted=UNRESOLVED[query.dtype] / torch.finfo(query.dtype).eps,
+        least_norm=least_norm,
+    )
+    if getattr(found.functions, f"torchkrr_{name}_{NAMES[query.dtype]}")(ctypes.byref(task)):
+        raise MemoryError(f"Not enough memory for cells of {indices.shape[1]} neighbors and {centers.shape[1]} features.")

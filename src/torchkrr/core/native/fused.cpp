@@ -1,0 +1,107 @@
+// Local kernel ridge regression, one neighborhood at a time, in cache from gather to prediction.
+//
+// Per cell: offsets of the M members, transposed to [feature][member]; their Gram matrix, upper half only, in register tiles;
+// distances, profile, ridge; a Cholesky factorisation A = U'U that carries the right-hand sides along as further columns;
+// back substitution. Cells are shared out over threads. No headers but the standard ones; fused.py is the only caller.
+
+#include <atomic>
+#include <deque>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "gradient.h"
+#include "solver.h"
+
+namespace {
+
+constexpr int64_t CLAIM = 8;                 // cells a thread takes at a time
+constexpr int64_t SCATTER_BYTES = 16 << 20;  // gradients of members that wait to be added to their centers
+constexpr int64_t PREFETCH_LINES = 4;        // of each member of the next cell
+
+// f(worker, first, last) for pieces of `total`, each worker on a thread of its own; who takes which is left to chance.
+template <class Worker, class F> void share(std::deque<Worker> &workers, int64_t total, int64_t piece, F f) {
+    std::atomic<int64_t> next{0};
+    const auto work = [&](Worker &worker) {
+        for (int64_t first; (first = next.fetch_add(piece)) < total;) f(worker, first, std::min(first + piece, total));
+    };
+    std::vector<std::thread> others;
+    try {
+        for (std::size_t t = 1; t < workers.size(); ++t) others.emplace_back(work, std::ref(workers[t]));
+    } catch (const std::system_error &) {
+        // No more threads to be had: those there are do all the work.
+    }
+    work(workers[0]);
+    for (auto &thread : others) thread.join();
+}
+
+// Small calls are not worth a second thread.
+int64_t useful_threads(const Task &task) { return std::max<int64_t>(1, std::min(task.threads, task.cells / CLAIM)); }
+
+template <class T> void prefetch(const Task &task, int64_t cell) {
+    const int64_t lines = std::min(PREFETCH_LINES, (task.features * int64_t(sizeof(T)) + 63) / 64);
+    for (int64_t j = 0; j < task.neighbors; ++j) {
+        const void *row = at<T>(task.centers, task.indices[cell * task.neighbors + j] * task.features);
+        for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(static_cast<const char *>(row) + 64 * line);
+    }
+}
+
+template <class T> void solve(const Task &task) {
+    std::deque<Solver<T>> solvers;
+    for (int64_t t = useful_threads(task); t > 0; --t) solvers.emplace_back(task);
+    share(solvers, task.cells, CLAIM, [&](Solver<T> &solver, int64_t first, int64_t last) {
+        for (int64_t c = first; c < last; ++c) {
+            if (c + 1 < last) prefetch<T>(task, c + 1);
+            solver.run(c);
+        }
+    });
+}
+
+template <class T> void gradient(const Task &task) {
+    const int64_t threads = useful_threads(task), of_cell = task.grad_centers ? task.neighbors * task.features : 0;
+    std::deque<Gradient<T>> gradients;
+    for (int64_t t = 0; t < threads; ++t) gradients.emplace_back(task);
+    const int64_t together = of_cell ? std::max(threads, SCATTER_BYTES / int64_t(of_cell * sizeof(T))) : task.cells;
+    const Buffer<T> members(of_cell * std::min(together, task.cells));
+    for (int64_t start = 0; start < task.cells; start += together) {
+        const int64_t end = std::min(start + together, task.cells);
+        share(gradients, end - start, CLAIM, [&](Gradient<T> &worker, int64_t first, int64_t last) {
+            for (int64_t c = first; c < last; ++c) worker.run(start + c, members.data() + c * of_cell);
+        });
+        share(gradients, threads, 1, [&](Gradient<T> &, int64_t part, int64_t) {
+            const auto share_of = [&](int64_t count, int64_t k) { return count * k / threads; };
+            const int64_t E = task.features, C = task.outputs;
+            if (task.grad_centers)
+                scatter<T>(task, start, end, share_of(E, part), share_of(E, part + 1), members.data());
+            if (task.grad_values) scatter_values<T>(task, start, end, share_of(C, part), share_of(C, part + 1));
+        });
+    }
+}
+
+template <class F> int without_exceptions(F f) {
+    try {
+        f();
+        return 0;
+    } catch (const std::bad_alloc &) {
+        return 1;
+    }
+}
+
+}  // namespace
+
+// Zero, or one if there was not enough memory.
+extern "C" {
+int torchkrr_solve_float(const Task *task) {
+    return without_exceptions([=] { solve<float>(*task); });
+}
+int torchkrr_solve_double(const Task *task) {
+    return without_exceptions([=] { solve<double>(*task); });
+}
+int torchkrr_gradient_float(const Task *task) {
+    return without_exceptions([=] { gradient<float>(*task); });
+}
+int torchkrr_gradient_double(const Task *task) {
+    return without_exceptions([=] { gradient<double>(*task); });
+}
+}

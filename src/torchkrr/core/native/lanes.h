@@ -1,0 +1,145 @@
+// Vector registers: elementary functions, the micro-kernel of all products, transposition.
+//
+// Plain C++17 with vector extensions (GCC, Clang). VECTOR_BYTES is the width of a register of the instruction set compiled for.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#ifndef VECTOR_BYTES
+#define VECTOR_BYTES 16
+#endif
+#define INLINE inline __attribute__((always_inline))
+
+namespace {
+
+constexpr int ROWS = VECTOR_BYTES == 64 ? 8 : 4;  // of a register tile, which is up to WIDE vectors wide
+constexpr int WIDE = 3;
+
+template <class T> struct Lanes;
+template <> struct Lanes<float> {
+    typedef float V __attribute__((vector_size(VECTOR_BYTES)));
+    typedef int32_t I __attribute__((vector_size(VECTOR_BYTES)));
+    static constexpr int MANTISSA = 23, EXP_DEGREE = 7, LOG_TERMS = 6;
+    static constexpr float MAGIC = 12582912.0f, LOWEST = -87.0f, LN2_HIGH = 0.693145751953125f, LN2_LOW = 1.42860682e-06f;
+};
+template <> struct Lanes<double> {
+    typedef double V __attribute__((vector_size(VECTOR_BYTES)));
+    typedef int64_t I __attribute__((vector_size(VECTOR_BYTES)));
+    static constexpr int MANTISSA = 52, EXP_DEGREE = 13, LOG_TERMS = 12;
+    static constexpr double MAGIC = 6755399441055744.0, LOWEST = -708.0;
+    static constexpr double LN2_HIGH = 0.693147180369123816490, LN2_LOW = 1.90821492927058770002e-10;
+};
+template <class T> using Vec = typename Lanes<T>::V;
+template <class T> constexpr int WIDTH = VECTOR_BYTES / int(sizeof(T));
+
+template <class T> INLINE Vec<T> load(const T *p) {
+    Vec<T> v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+template <class T> INLINE void store(T *p, Vec<T> v) { __builtin_memcpy(p, &v, sizeof v); }
+
+template <class T> INLINE Vec<T> root(Vec<T> x) {
+    for (int i = 0; i < WIDTH<T>; ++i) x[i] = std::sqrt(x[i]);
+    return x;
+}
+template <class T> INLINE T total(Vec<T> x) {
+    T sum = 0;
+    for (int i = 0; i < WIDTH<T>; ++i) sum += x[i];
+    return sum;
+}
+
+constexpr double inverse_factorial(int n) { return n < 2 ? 1.0 : inverse_factorial(n - 1) / n; }
+
+// The polynomial with coefficient c(k) at x^k, k <= N.
+template <class T, int N, int K = 0, class C> INLINE Vec<T> polynomial(Vec<T> x, C c) {
+    if constexpr (K == N) {
+        return Vec<T>{} + T(c(K));
+    } else {
+        return polynomial<T, N, K + 1>(x, c) * x + T(c(K));
+    }
+}
+
+// e^x for x <= 0: 2^n times the Taylor polynomial of what is left; zero where it would not be a normal number.
+template <class T> INLINE Vec<T> exponential(Vec<T> x) {
+    using L = Lanes<T>;
+    using I = typename L::I;
+    const auto vanishes = x < L::LOWEST;
+    x = vanishes ? Vec<T>{} : x;
+    const Vec<T> shifted = x * T(1.4426950408889634) + L::MAGIC, n = shifted - L::MAGIC;
+    const Vec<T> rest = (x - n * L::LN2_HIGH) - n * L::LN2_LOW;
+    const Vec<T> p = polynomial<T, L::EXP_DEGREE>(rest, [](int k) { return inverse_factorial(k); });
+    const I bits = (I)p + ((I)shifted << L::MANTISSA);
+    return vanishes ? Vec<T>{} : (Vec<T>)bits;
+}
+
+// log(1 + x) for x >= 0: the exponent, and the series of artanh for a mantissa between 0.7 and 1.4.
+template <class T> INLINE Vec<T> log_one_plus(Vec<T> x) {
+    using L = Lanes<T>;
+    using I = typename L::I;
+    const Vec<T> y = 1 + x;
+    const I exponent = ((I)y - (I)(Vec<T>{} + T(0.70710678118654752))) >> L::MANTISSA;
+    const Vec<T> mantissa = (Vec<T>)((I)y - (exponent << L::MANTISSA));
+    const Vec<T> s = (mantissa - 1) / (mantissa + 1), n = __builtin_convertvector(exponent, Vec<T>);
+    const Vec<T> series = polynomial<T, L::LOG_TERMS - 1>(s * s, [](int k) { return 2.0 / (2 * k + 1); });
+    return n * L::LN2_HIGH + (s * series + (n * L::LN2_LOW + (x - (y - 1)) / y));  // the last term: what 1 + x rounded off
+}
+
+template <class T> INLINE Vec<T> power(Vec<T> x, int n) {
+    Vec<T> result = Vec<T>{} + 1;
+    for (; n > 0; n >>= 1, x *= x)
+        if (n & 1) result *= x;
+    return result;
+}
+
+// sums[r][v] += sum over k < count of a[r * a_row + k * a_step] * (vector v of b + k * b_step)
+template <class T, int N>
+INLINE void product(const T *a, int64_t a_row, int64_t a_step, const T *b, int64_t b_step, int64_t count,
+                    Vec<T> (&sums)[ROWS][N]) {
+    for (int64_t k = 0; k < count; ++k, a += a_step, b += b_step) {
+        Vec<T> right[N];
+        for (int v = 0; v < N; ++v) right[v] = load(b + v * WIDTH<T>);
+        for (int r = 0; r < ROWS; ++r)
+            for (int v = 0; v < N; ++v) sums[r][v] += a[r * a_row] * right[v];
+    }
+}
+
+// f(integral constant N, column) for tiles of N <= WIDE vectors that cover the columns from `begin` to `end`.
+template <class T, class F> INLINE void tiles(int64_t begin, int64_t end, F f) {
+    constexpr int64_t W = WIDTH<T>;
+    while (begin < end) {
+        const int64_t left = (end - begin) / W;
+        if (left >= WIDE && left != WIDE + 1) {  // two and two are faster than three and one
+            f(std::integral_constant<int, WIDE>(), begin), begin += WIDE * W;
+        } else if (left >= 2) {
+            f(std::integral_constant<int, 2>(), begin), begin += 2 * W;
+        } else {
+            f(std::integral_constant<int, 1>(), begin), begin += W;
+        }
+    }
+}
+
+template <class V, std::size_t... I> INLINE V interleave_low(V a, V b, std::index_sequence<I...>) {
+    return __builtin_shufflevector(a, b, int(I % 2 * sizeof...(I) + I / 2)...);
+}
+template <class V, std::size_t... I> INLINE V interleave_high(V a, V b, std::index_sequence<I...>) {
+    return __builtin_shufflevector(a, b, int(I % 2 * sizeof...(I) + I / 2 + sizeof...(I) / 2)...);
+}
+template <class T> INLINE void transpose(Vec<T> (&rows)[WIDTH<T>]) {
+    constexpr int W = WIDTH<T>;
+    constexpr auto lanes = std::make_index_sequence<W>();
+    for (int round = 1; round < W; round *= 2) {
+        Vec<T> next[W];
+        for (int i = 0; i < W / 2; ++i) {
+            next[2 * i] = interleave_low(rows[i], rows[i + W / 2], lanes);
+            next[2 * i + 1] = interleave_high(rows[i], rows[i + W / 2], lanes);
+        }
+        for (int i = 0; i < W; ++i) rows[i] = next[i];
+    }
+}
+
+}  // namespace

@@ -1,0 +1,77 @@
+// The kernels: profiles of squared distances and their slopes over the distance. Formulas as in kernels.py.
+
+#pragma once
+
+#include "lanes.h"
+
+namespace {
+
+enum Profile { EXPONENTIAL, MATERN32, MATERN52, GAUSSIAN, RATIONAL_QUADRATIC, INVERSE_MULTIQUADRIC, WENDLAND };
+
+// phi(sqrt(s)), or phi'(d) / d with SLOPE, of `count` vectors in place.
+template <class T, bool SLOPE> struct Radial {
+    using V = Vec<T>;
+    int kind;
+    T first, second;  // alpha; or exponent and smoothness
+
+    Radial(int64_t kind, const double *shape) : kind(int(kind)), first(T(shape[0])), second(T(shape[1])) {}
+
+    void operator()(V *v, int count) const {
+        switch (kind) {
+        case EXPONENTIAL:
+            return each(v, count, [](V s) {
+                const V d = root<T>(s), e = exponential<T>(-d);
+                return SLOPE ? (s > 0 ? -e / d : V{}) : e;
+            });
+        case MATERN32:
+            return each(v, count, [](V s) {
+                const V d = T(1.7320508075688772) * root<T>(s), e = exponential<T>(-d);
+                return SLOPE ? -3 * e : (1 + d) * e;
+            });
+        case MATERN52:
+            return each(v, count, [](V s) {
+                const V d = T(2.2360679774997897) * root<T>(s), e = exponential<T>(-d);
+                return SLOPE ? T(-5.0 / 3) * (1 + d) * e : (1 + d + d * d * T(1.0 / 3)) * e;
+            });
+        case GAUSSIAN:
+            return each(v, count, [](V s) { return T(SLOPE ? -1 : 1) * exponential<T>(T(-0.5) * s); });
+        case RATIONAL_QUADRATIC:
+            return each(v, count, [alpha = first](V s) {
+                const T exponent = SLOPE ? -alpha - 1 : -alpha;
+                return T(SLOPE ? -1 : 1) * exponential<T>(exponent * log_one_plus<T>(s / (2 * alpha)));
+            });
+        case INVERSE_MULTIQUADRIC:
+            return each(v, count, [](V s) {
+                const V inverse = 1 / root<T>(1 + s);
+                return SLOPE ? -inverse * inverse * inverse : inverse;
+            });
+        default:
+            return each(v, count, [this](V s) { return wendland(s); });
+        }
+    }
+
+  private:
+    template <class F> static INLINE void each(V *v, int count, F f) {
+        for (int i = 0; i < count; ++i) v[i] = f(v[i]);
+    }
+
+    V wendland(V s) const {
+        const int smoothness = int(second);
+        const T n = first;
+        const V d = root<T>(s), left = d < 1 ? 1 - d : V{};
+        const V support = power<T>(left, int(first) + smoothness - (SLOPE ? 1 : 0));
+        if (SLOPE) {
+            if (smoothness == 0) return s > 0 ? -n * support / d : V{};
+            if (smoothness == 1) return -(n + 1) * (n + 2) * support;
+            if (smoothness == 2) return -(n + 3) * (n + 4) / 3 * support * ((n + 1) * d + 1);
+            return -(n + 5) * (n + 6) / 15 * support * (((n * n + 4 * n + 3) * d + (3 * n + 6)) * d + 3);
+        }
+        if (smoothness == 0) return support;
+        if (smoothness == 1) return support * ((n + 1) * d + 1);
+        if (smoothness == 2) return support * (((n * n + 4 * n + 3) * d + (3 * n + 6)) * d + 3) / 3;
+        const T cubic = n * n * n + 9 * n * n + 23 * n + 15, square = 6 * n * n + 36 * n + 45, linear = 15 * n + 45;
+        return support * (((cubic * d + square) * d + linear) * d + 15) / 15;
+    }
+};
+
+}  // namespace

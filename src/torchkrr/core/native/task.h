@@ -1,0 +1,28 @@
+// What one call asks for: pointers and sizes.
+
+#pragma once
+
+#include <cstdint>
+
+// Shared with fused.py, field by field; numbers behind the pointers are float or double. Outputs not wanted are null.
+struct Task {
+    const void *query, *centers, *values, *ridge;                // (Q, E), (N, E), (N, C), by steps
+    const int64_t *indices, *starts, *order;                     // (cells, M); queries order[starts[c]:starts[c + 1]] share
+                                                                 // cell c; null: one query each
+    void *mean, *power, *weights;                                // (Q, C), (Q), (Q, M); of a path (Q, M, C) and (Q, M)
+    void *adjoint, *multiples, *gap;                             // (Q, M, C), (Q, C), (Q): as in solve.py
+    uint8_t *resolved;                                           // (Q)
+    const void *grad_mean, *grad_power;                          // (Q, C), (Q)
+    void *grad_query, *grad_centers, *grad_values, *grad_ridge;  // (Q, E), (N, E), (N, C), (Q, M)
+    int64_t cells, neighbors, features, outputs, ridge_cell, ridge_neighbor, threads, profile, trend, path;
+    double shape[2];    // parameters of the profile
+    double trusted;     // a cell is resolved if the norm of its weights <= trusted * its smallest squared pivot
+    double least_norm;  // and the norm is taken to be at least this
+};
+
+namespace {
+
+template <class T> T *at(void *p, int64_t offset) { return p ? static_cast<T *>(p) + offset : nullptr; }
+template <class T> const T *at(const void *p, int64_t offset) { return p ? static_cast<const T *>(p) + offset : nullptr; }
+
+}  // namespace
