@@ -5,16 +5,28 @@ INSTALLED := $(VENV)/.installed
 
 DATA ?= uci
 
-.PHONY: demo test lint types unit bench bench-tuning figures clean
+.PHONY: demo test lint types unit without-compiler bench bench-tuning figures clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/digits.py --out runs/demo
 
-test: lint types unit
+test: lint types unit without-compiler
 
 # One intra-op thread per test process: the processes share the cores.
 unit: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+# The package as it is where there is no compiler: installed with none on the PATH, and its tests on the torch path.
+BARE := build/without-compiler
+without-compiler: $(INSTALLED)
+	rm -rf $(BARE) && mkdir -p $(BARE)/source
+	tar --exclude='*.so' --exclude='__pycache__' -cf - pyproject.toml setup.py MANIFEST.in README.md LICENSE src | tar -xf - -C $(BARE)/source
+	cd $(BARE) && PATH=/nowhere $(abspath $(BIN))/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--no-build-isolation --target package ./source
+	cd $(BARE) && PYTHONPATH=package $(abspath $(BIN))/python -c "import torchkrr; report = torchkrr.backend_report(); \
+		print(report); assert 'without-compiler' in torchkrr.__file__ and report.library is None"
+	OMP_NUM_THREADS=1 WITHOUT_COMPILER=1 PYTHONPATH=$(BARE)/package $(BIN)/python -m pytest -n auto -q \
+		tests/core tests/functional tests/nn tests/test_identities.py tests/test_oracles.py tests/test_hard_problems.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

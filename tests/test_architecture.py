@@ -27,7 +27,10 @@ LAYERS = [
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 # Inside a folder, files are ordered too.
 ORDERED_FOLDERS = {
-    "core": ["factor", "cells", "solve", "backward", "fused", "local", "dense", "unresolved", "unresolved_dense", "expansion"],
+    "core": [
+        *("factor", "cells", "solve", "backward", "sharing", "fused", "local", "dense"),
+        *("unresolved", "unresolved_dense", "expansion"),
+    ],
     "neighbors": ["selection", "base", "exact", "streamed", "faiss_index", "recall", "auto"],
     "functional": ["local", "ridge", "bounds", "greedy", "transport", "blended", "voronoi", "hierarchical"],
     "nn": ["contents", "support", "ridge", "local", "transport", "kept", "blended", "hierarchical"],
@@ -107,7 +110,6 @@ def test_core_needs_only_torch_and_numpy():
         "collections",
         "concurrent",
         "copy",
-        "contextlib",
         "ctypes",
         "dataclasses",
         "functools",
@@ -116,7 +118,7 @@ def test_core_needs_only_torch_and_numpy():
         "numbers",
         "os",
     }
-    standard |= {"pathlib", "sys", "threading", "time", "types", "typing", "warnings"}
+    standard |= {"pathlib", "sys", "threading", "weakref", "time", "types", "typing", "warnings"}
     for path in PACKAGE.rglob("*.py"):
         extra = {"sklearn", "scipy"} if path.parent.name == "estimators" else set()
         for node in ast.walk(ast.parse(path.read_text())):

@@ -10,7 +10,7 @@ difference tensor `(q, M, M, E)` is never built.
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ class CellOptions(NamedTuple):
     fade: bool = False
     normalize: bool = False
     backend: Backend = "auto"
+    cache: Any = None  # a `fused.FactorCache`, used by the fused solver for one ridge and no gradient
 
 
 class Neighborhoods(NamedTuple):

@@ -7,10 +7,10 @@ rounding as `solve` and `backward`, which remain the reference and the path for 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from ..kernels import (
 )
 from .cells import CellOptions
 from .factor import UNRESOLVED
+from .sharing import Shared, shared_cells
 
 FOLDER = Path(__file__).parent / "native"
 # Best first; what the processor can do is torch's own finding.
@@ -53,7 +54,8 @@ class Task(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("query", "centers", "values", "ridge", "indices", "starts", "order")),
-        *((name, ctypes.c_void_p) for name in ("mean", "power", "weights", "adjoint", "multiples", "gap", "resolved")),
+        *((name, ctypes.c_void_p) for name in ("mean", "power", "weights", "adjoint", "multiples", "gap")),
+        *((name, ctypes.c_void_p) for name in ("cache", "resolved")),
         *((name, ctypes.c_void_p) for name in ("grad_mean", "grad_power")),
         *((name, ctypes.c_void_p) for name in ("grad_query", "grad_centers", "grad_values", "grad_ridge")),
         *((name, ctypes.c_int64) for name in ("cells", "neighbors", "features", "outputs", "ridge_cell", "ridge_neighbor")),
@@ -75,9 +77,56 @@ def library() -> Library | None:
     """The compiled solver for this processor, or `None` where the package was installed without a compiler."""
     for name in INSTRUCTION_SETS.get(torch.backends.cpu.get_cpu_capability(), ("baseline",)):
         for path in sorted(FOLDER.glob(f"fused_{name}.*")):
-            with contextlib.suppress(OSError):  # built for another platform
-                return Library(name, path, ctypes.CDLL(str(path)))
+            found = opened(name, path)
+            if found is not None:
+                return found
     return None
+
+
+def opened(name: str, path: Path) -> Library | None:
+    """The library at `path`, unless it was built for another platform or from another version of the source."""
+    try:
+        functions = ctypes.CDLL(str(path))
+    except OSError:
+        return None
+    if not hasattr(functions, "torchkrr_task_size") or functions.torchkrr_task_size() != ctypes.sizeof(Task):
+        return None
+    functions.torchkrr_cache_new.restype = ctypes.c_void_p
+    functions.torchkrr_cache_hits.restype = ctypes.c_int64
+    return Library(name, path, functions)
+
+
+class FactorCache:
+    """Factors of the neighborhoods solved last, at most `capacity` of them. A copy starts empty.
+
+    Whoever owns it drops it when centers or kernel change.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._handle: int | None = None
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            found = library()
+            assert found is not None
+            self._handle = found.functions.torchkrr_cache_new(ctypes.c_int64(self.capacity))
+            if self._handle is None:
+                raise MemoryError("Not enough memory for a cache of factors.")
+            weakref.finalize(self, found.functions.torchkrr_cache_free, ctypes.c_void_p(self._handle))
+        return self._handle
+
+    @property
+    def hits(self) -> int:
+        """How many factorisations it has saved."""
+        found = library()
+        if self._handle is None or found is None:
+            return 0
+        return int(found.functions.torchkrr_cache_hits(ctypes.c_void_p(self._handle)))
+
+    def __reduce__(self) -> tuple[type[FactorCache], tuple[int]]:
+        return FactorCache, (self.capacity,)
 
 
 def obstacle(query: Tensor, options: CellOptions, learned: Sequence[Tensor]) -> str | None:
@@ -129,6 +178,9 @@ def forward(
 ) -> Forward:
     """As `local._evaluate`, for all queries at once."""
     (count, neighbors), outputs, trend = indices.shape, values.shape[1], options.trend
+    shared = None
+    if kind in ("mean", "weights") and not watched and ridge.ndim == 0:
+        shared = shared_cells(indices, always=options.cache is not None)
     new = functools.partial(torch.empty, dtype=query.dtype)
     keeps = kind == "coefficients" or (kind == "mean" and watched)
     steps = (neighbors,) if kind == "path" else ()
@@ -147,6 +199,7 @@ def forward(
         ridge=ridge,
         indices=indices,
         options=options,
+        shared=shared,
         path=kind == "path",
         # Coefficients serve queries not yet known, so that a cell has to be resolved for weights of any plausible norm.
         least_norm=math.sqrt(neighbors) if kind == "coefficients" else 0.0,
@@ -165,6 +218,8 @@ def forward(
         first = torch.cat((adjoint, constant.unsqueeze(-2)), dim=-2)
         return Forward(first, power_squared, resolved, *(new(count, 0) for _ in range(4)))
     if kind == "weights":
+        if shared is not None:
+            weights = weights.gather(1, shared.ranks)
         return Forward(weights, power_squared, resolved, *(new(count, 0) for _ in range(4)))
     assert mean is not None
     return Forward(mean, power_squared, resolved, weights, adjoint, multiples, gap)
@@ -218,17 +273,24 @@ def _run(
     indices: Tensor,
     options: CellOptions,
     outputs: dict[str, Tensor | None],
+    shared: Shared | None = None,
     path: bool = False,
     least_norm: float = 0.0,
 ) -> None:
     found = library()
     assert found is not None
     profile, parameters = PROFILES[type(options.kernel)]
-    steps = ridge.detach().expand(indices.shape)
     given = {"query": query, "centers": centers, "values": values, "indices": indices, **outputs}
+    cache = None
+    if shared is not None:
+        indices = shared.cells
+        given |= {"indices": indices, "starts": shared.starts, "order": shared.order}
+        cache = None if options.cache is None else options.cache.handle
+    steps = ridge.detach().expand(indices.shape)
     tensors = {key: tensor.detach().contiguous() for key, tensor in given.items() if tensor is not None and tensor.numel()}
     task = Task(
         **{key: tensor.data_ptr() for key, tensor in tensors.items()},
+        cache=cache,
         ridge=steps.data_ptr(),
         ridge_cell=steps.stride(0),
         ridge_neighbor=steps.stride(1),

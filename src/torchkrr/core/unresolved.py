@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,13 +38,15 @@ def solve_cells(
     on_singular: str,
     kind: Kind,
     backend: Backend = "auto",
+    cache: Any = None,
     embedded: tuple[Tensor, Tensor] | None = None,
     names: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The two outputs of `kind` (see `local`), every cell solved by the policy of this file.
 
     `ridge` is a scalar, one per center `(N,)`, or one per neighbor `(Q, M)`; `embedded`, if given, are query and centers
-    embedded in the working dtype; `names` are the numbers of the queries in messages.
+    embedded in the working dtype; `cache` needs them, and rows of the centers that mean the same in every call; `names`
+    are the numbers of the queries in messages.
     """
     dtype = working_dtype(query.dtype)
     if embedded is None:
@@ -60,7 +63,7 @@ def solve_cells(
         values.to(dtype),
         indices,
         cell_ridge.to(dtype),
-        options,
+        options._replace(cache=cache),  # cells solved again below are numbered anew, and so without it
         kind,
     )
     if bool(resolved.all()):

@@ -24,6 +24,7 @@ from .._checks import (
 )
 from .._precision import full_precision
 from ..core.cells import Backend
+from ..core.fused import FactorCache
 from ..core.local import Kind
 from ..core.unresolved import solve_cells
 from ..distances import safe_sqrt
@@ -311,10 +312,12 @@ def solve_local(
     backend: Backend = "auto",
     kind: Kind = "mean",
     embedded: tuple[Tensor, Tensor] | None = None,
+    cache: FactorCache | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The mean, weights or path, and the power function with it: what the functions above and the modules share.
 
-    `embedded` spares a caller that has embedded query and centers from doing it again.
+    `embedded` spares a caller that has embedded query and centers from doing it again; `cache` is of factors, for a caller
+    that knows when they are no longer true.
     """
     check_points("query", query)
     check_points("centers", centers)
@@ -350,6 +353,7 @@ def solve_local(
         backend=backend,
         kind=kind,
         embedded=embedded,
+        cache=cache,
     )
     _explain_non_finite(first, query, centers, values)
     return first.to(query.dtype), safe_sqrt(power_squared.clamp_min(0)).to(query.dtype)

@@ -7,10 +7,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .._checks import check_alike, check_choice, check_finite, check_num_neighbors
+from .._checks import check_alike, check_choice, check_finite, check_integer, check_num_neighbors
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._precision import full_precision, working_dtype
+from ..core.cells import Backend
+from ..core.fused import FactorCache
 from ..core.local import Kind
+from ..errors import InputError
 from ..functional.local import Normalize, OnSingular, Trend, solve_local
 from ..kernels import Kernel
 from ..neighbors import NeighborIndex
@@ -44,6 +47,9 @@ class LocalKernelRidge(SupportLayer):
         index: how neighbors are found, see `torchkrr.neighbors`; `None` is exact search, `"auto"` chooses by the number of
             centers and states its choice (`AutoIndex`). Built again whenever centers or kernel change.
         on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.local_kernel_ridge`.
+        backend: `"auto"`, `"fused"` or `"torch"`, see `torchkrr.functional.local_kernel_ridge`.
+        keep_factors: keep the factors of so many neighborhoods, those used last, for queries to come with the same
+            neighbors: a stream on a grid. Each takes M^2 numbers. Only without gradients, and with the fused backend.
         learn_centers, learn_values: make them Parameters.
 
     Shape:
@@ -69,6 +75,8 @@ class LocalKernelRidge(SupportLayer):
         normalize: Normalize = None,
         index: NeighborIndex | Literal["auto"] | None = None,
         on_singular: OnSingular = "warn",
+        backend: Backend = "auto",
+        keep_factors: int = 0,
         learn_centers: bool = False,
         learn_values: bool = False,
     ) -> None:
@@ -87,6 +95,13 @@ class LocalKernelRidge(SupportLayer):
         check_choice("normalize", normalize, (None, "cell"))
         self.fade = fade
         self.normalize: Normalize = normalize
+        check_choice("backend", backend, ("auto", "fused", "torch"))
+        self.backend: Backend = backend
+        check_integer("keep_factors", keep_factors)
+        if keep_factors < 0:
+            raise InputError(f"keep_factors must be at least 0, got {keep_factors}.")
+        self.keep_factors = keep_factors
+        self._factors: FactorCache | None = None
         self.index = index_from(index)
         self._known: Contents | None = None
 
@@ -156,7 +171,14 @@ class LocalKernelRidge(SupportLayer):
             self._remember()
         return None if self.index.streams else self.index.points
 
+    def _kept_factors(self) -> FactorCache | None:
+        """Where factors are kept while centers and kernel are what they are."""
+        if self.keep_factors and self._known is not None and self._factors is None:
+            self._factors = FactorCache(self.keep_factors)
+        return self._factors if self._known is not None else None
+
     def _remember(self) -> None:
+        self._factors = None
         self._known = contents_of(*self._sources())
 
     def _sources(self) -> tuple[Tensor | None, tuple[Tensor, ...], Kernel, tuple[object, ...]]:
@@ -176,7 +198,7 @@ class LocalKernelRidge(SupportLayer):
         return super()._apply(fn, recurse)  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_known": None}  # the index drops its points by itself
+        return {**super().__getstate__(), "_known": None, "_factors": None}  # the index drops its points by itself
 
     def _shown(self) -> list[str]:
         shown = [f"num_neighbors={self.num_neighbors}"] + (["fade=True"] if self.fade else [])
@@ -217,8 +239,10 @@ def _solve(
             fade=fade,
             normalize=layer.normalize,
             on_singular=layer.on_singular,
+            backend=layer.backend,
             kind=kind,
             embedded=None if embedded is None else (embedded_query[rows], embedded),
+            cache=None if embedded is None else layer._kept_factors(),
         )
 
     if embedded is not None:

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <vector>
 
 #include "profile.h"
 
@@ -160,8 +161,8 @@ template <class T> class Cell {
             }
     }
 
-    // A = U'U, row by row, and U'^-1 of the first `sides` right-hand sides; false if it is not positive definite.
-    bool factor(const Radial<T, false> &profile, const T *ridge, int64_t ridge_step, int64_t sides) {
+    // A = U'U, row by row; false if it is not positive definite.
+    bool factor(const Radial<T, false> &profile, const T *ridge, int64_t ridge_step) {
         smallest_pivot = std::numeric_limits<T>::infinity();
         for (int64_t i = 0; i < rows; i += ROWS) {
             bool sound = true, diagonal = true;  // the first tile of a row holds the diagonal block
@@ -182,21 +183,30 @@ template <class T> class Cell {
                     sound = factor_diagonal(i, upper);
                     diagonal = false;
                 }
-                substitute<n()>(i, j, upper, tile);
+                substitute_block<n()>(i, j, upper, tile);
             });
             if (!sound) return false;
-            tiles<T>(columns, columns + round_up(sides, W), [&](auto n, int64_t j) {
-                Vec<T> tile[ROWS][n()];
-                for (int r = 0; r < ROWS; ++r)
-                    for (int v = 0; v < n(); ++v) tile[r][v] = load(matrix.data() + (i + r) * stride + j + v * W);
-                subtract_rows_above<n()>(i, j, tile);
-                substitute<n()>(i, j, upper, tile);
-            });
         }
         return true;
     }
 
-    // solution = U^-1 of the first `sides` right-hand sides.
+    // The first `sides` right-hand sides become U'^-1 of them.
+    void substitute(int64_t sides) {
+        tiles<T>(columns, columns + round_up(sides, W), [&](auto n, int64_t j) {
+            for (int64_t i = 0; i < rows; i += ROWS) {
+                Vec<T> tile[ROWS][n()];
+                T upper[ROWS][ROWS];
+                for (int r = 0; r < ROWS; ++r) {
+                    std::copy_n(matrix.data() + (i + r) * stride + i, ROWS, upper[r]);
+                    for (int v = 0; v < n(); ++v) tile[r][v] = load(matrix.data() + (i + r) * stride + j + v * W);
+                }
+                subtract_rows_above<n()>(i, j, tile);
+                substitute_block<n()>(i, j, upper, tile);
+            }
+        });
+    }
+
+    // solution = U^-1 of the first `sides` right-hand sides, which have been substituted.
     void back_substitute(int64_t sides) {
         tiles<T>(0, round_up(sides, W), [&](auto n, int64_t c) {
             for (int64_t i = rows - ROWS; i >= 0; i -= ROWS) {
@@ -215,6 +225,22 @@ template <class T> class Cell {
         });
     }
 
+    // The factor as bytes, and back from them.
+    std::vector<char> saved() const {
+        std::vector<char> bytes(std::size_t(rows * (columns + 1) + 1) * sizeof(T));
+        T *to = reinterpret_cast<T *>(bytes.data());
+        for (int64_t i = 0; i < rows; ++i) to = std::copy_n(matrix.data() + i * stride, columns, to);
+        to = std::copy_n(inverse.data(), rows, to);
+        *to = smallest_pivot;
+        return bytes;
+    }
+    void restore(const std::vector<char> &bytes) {
+        const T *from = reinterpret_cast<const T *>(bytes.data());
+        for (int64_t i = 0; i < rows; ++i, from += columns) std::copy_n(from, columns, matrix.data() + i * stride);
+        std::copy_n(from, rows, inverse.data());
+        smallest_pivot = from[rows];
+    }
+
     template <int N> INLINE void put(T *out, const Vec<T> (&tile)[ROWS][N]) const {
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < N; ++v) store(out + r * stride + v * W, tile[r][v]);
@@ -229,7 +255,7 @@ template <class T> class Cell {
     }
 
     template <int N>
-    INLINE void substitute(int64_t i, int64_t j, const T (&upper)[ROWS][ROWS], Vec<T> (&tile)[ROWS][N]) const {
+    INLINE void substitute_block(int64_t i, int64_t j, const T (&upper)[ROWS][ROWS], Vec<T> (&tile)[ROWS][N]) const {
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < N; ++v) {
                 for (int s = 0; s < r; ++s) tile[r][v] -= upper[s][r] * tile[s][v];

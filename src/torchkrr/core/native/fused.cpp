@@ -4,8 +4,10 @@
 // distances, profile, ridge; a Cholesky factorisation A = U'U that carries the right-hand sides along as further columns;
 // back substitution. Cells are shared out over threads. No headers but the standard ones; fused.py is the only caller.
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -104,4 +106,8 @@ int torchkrr_gradient_float(const Task *task) {
 int torchkrr_gradient_double(const Task *task) {
     return without_exceptions([=] { gradient<double>(*task); });
 }
+int64_t torchkrr_task_size() { return sizeof(Task); }
+void *torchkrr_cache_new(int64_t capacity) { return new (std::nothrow) FactorCache(capacity); }
+void torchkrr_cache_free(void *cache) { delete static_cast<FactorCache *>(cache); }
+int64_t torchkrr_cache_hits(void *cache) { return static_cast<FactorCache *>(cache)->count_hits(); }
 }

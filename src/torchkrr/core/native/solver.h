@@ -2,6 +2,9 @@
 
 #pragma once
 
+#include <cstring>
+
+#include "cache.h"
 #include "cell.h"
 #include "task.h"
 
@@ -58,11 +61,12 @@ template <class T> class Solver {
             if (task.trend) cell.side(i)[count] = 1;
             if (whole) std::copy_n(at<T>(task.values, members[i] * C), C, cell.side(i) + heads);
         }
-        cell.center();
-        cell.gram();
-        const T *ridge = at<T>(task.ridge, c * task.ridge_cell);
-        const bool sound = cell.factor(profile, ridge, task.ridge_neighbor, sides);
-        if (sound) cell.back_substitute(task.adjoint ? sides : heads);
+        for (int64_t i = M; i < cell.rows; ++i) std::fill_n(cell.side(i), cell.width, T(0));
+        const bool sound = factor(members, at<T>(task.ridge, c * task.ridge_cell));
+        if (sound) {
+            cell.substitute(sides);
+            cell.back_substitute(task.adjoint ? sides : heads);
+        }
         for (int64_t k = 0; k < count; ++k) {
             const bool resolved = sound && finish(members, queries[k], k, count, heads);
             task.resolved[queries[k]] = resolved;
@@ -70,32 +74,53 @@ template <class T> class Solver {
         }
     }
 
-    // What query number k of the cell gets from the factor; false if that cannot be trusted.
-    bool finish(const int64_t *members, int64_t q, int64_t k, int64_t ones, int64_t heads) {
-        T length = 0, plain = 0, square = 0, with_ones = 0, total = 0, gap = 0;
-        for (int64_t i = 0; i < M; ++i) {
-            const T *white = cell.side(i), *solved = cell.solution.data() + i * cell.width;
-            square += white[k] * white[k];
-            inner[i] = solved[k];
-            plain += inner[i] * inner[i];
-            if (task.trend) with_ones += white[k] * white[ones], total += white[ones] * white[ones];
-        }
-        T power = 1 - square;
-        if (task.trend) {
-            gap = (1 - with_ones) / total;
-            power += (1 - with_ones) * gap;
-            for (int64_t i = 0; i < M; ++i) {
-                inner[i] += gap * cell.solution[i * cell.width + ones];
-                length += inner[i] * inner[i];
+    // Factors the cell that was gathered, or finds its factor in the cache.
+    bool factor(const int64_t *members, const T *ridge) {
+        auto *cache = static_cast<FactorCache *>(task.cache);
+        FactorCache::Key key;
+        if (cache) {
+            key.assign(members, members + M);
+            key.push_back(sizeof(T));
+            key.push_back(0);
+            std::memcpy(&key.back(), ridge, sizeof(T));
+            if (const auto kept = cache->get(key)) {
+                cell.restore(*kept);
+                return true;
             }
         }
-        const T norm = std::max(std::sqrt(std::max(length, plain)), T(task.least_norm));
-        if (!(norm <= T(task.trusted) * cell.smallest_pivot)) return false;
+        cell.center();
+        cell.gram();
+        const bool sound = cell.factor(profile, ridge, task.ridge_neighbor);
+        if (cache && sound) cache->put(key, std::make_shared<const std::vector<char>>(cell.saved()));
+        return sound;
+    }
+
+    // What query number k of the cell gets from the factor; false if that cannot be trusted.
+    bool finish(const int64_t *members, int64_t q, int64_t k, int64_t ones, int64_t heads) {
+        double length = 0, plain = 0, square = 0, with_ones = 0, total = 0;  // long sums, whatever T is
+        T gap = 0;
+        for (int64_t i = 0; i < M; ++i) {
+            const T *white = cell.side(i), *solved = cell.solution.data() + i * cell.width;
+            const double l = white[k], u = solved[k], v = task.trend ? white[ones] : T(0);
+            square += l * l, plain += u * u, with_ones += l * v, total += v * v;
+            inner[i] = solved[k];
+        }
+        double power = 1 - square;
+        if (task.trend) {
+            gap = T((1 - with_ones) / total);
+            power += (1 - with_ones) * (1 - with_ones) / total;
+            for (int64_t i = 0; i < M; ++i) {
+                inner[i] += gap * cell.solution[i * cell.width + ones];
+                length += double(inner[i]) * inner[i];
+            }
+        }
+        const double norm = std::max(std::sqrt(std::max(length, plain)), task.least_norm);
+        if (!(norm <= task.trusted * cell.smallest_pivot)) return false;
         if (task.path) {
             follow(q, k, ones, heads);
             return true;
         }
-        if (task.power) *at<T>(task.power, q) = power;
+        if (task.power) *at<T>(task.power, q) = T(power);
         if (task.gap) *at<T>(task.gap, q) = gap;
         if (task.weights) std::copy_n(inner.data(), M, at<T>(task.weights, q * M));
         if (T *mean = at<T>(task.mean, q * C)) {
@@ -105,7 +130,7 @@ template <class T> class Solver {
                 for (int64_t c = 0; c < C; ++c) mean[c] += weight * value[c];
             }
         }
-        if (task.adjoint) keep_adjoint(q, ones, heads, total);
+        if (task.adjoint) keep_adjoint(q, ones, heads, T(total));
         return true;
     }
 
@@ -125,13 +150,14 @@ template <class T> class Solver {
     // Means and powers with the first 1, 2, ..., M members.
     void follow(int64_t q, int64_t k, int64_t ones, int64_t heads) {
         T *mean = at<T>(task.mean, q * M * C), *power = at<T>(task.power, q * M), *plain = sums.data(), *along = plain + C;
-        T square = 0, with_ones = 0, total = 0;
+        double square = 0, with_ones = 0, total = 0;
         std::fill_n(plain, 2 * C, T(0));
         for (int64_t i = 0; i < M; ++i) {
             const T *white = cell.side(i), l = white[k], v = task.trend ? white[ones] : T(0);
-            square += l * l, with_ones += l * v, total += v * v;
-            const T missing = task.trend ? 1 - with_ones : T(0), gap = task.trend ? missing / total : T(0);
-            power[i] = 1 - square + missing * gap;
+            square += double(l) * l, with_ones += double(l) * v, total += double(v) * v;
+            const double missing = task.trend ? 1 - with_ones : 0.0;
+            const T gap = task.trend ? T(missing / total) : T(0);
+            power[i] = T(1 - square + (task.trend ? missing * missing / total : 0.0));
             for (int64_t c = 0; c < C; ++c) {
                 plain[c] += l * white[heads + c], along[c] += v * white[heads + c];
                 mean[i * C + c] = plain[c] + gap * along[c];

@@ -11,6 +11,7 @@ struct Task {
                                                                  // cell c; null: one query each
     void *mean, *power, *weights;                                // (Q, C), (Q), (Q, M); of a path (Q, M, C) and (Q, M)
     void *adjoint, *multiples, *gap;                             // (Q, M, C), (Q, C), (Q): as in solve.py
+    void *cache;                                                 // of factors, see cache.h; needs one ridge for all cells
     uint8_t *resolved;                                           // (Q)
     const void *grad_mean, *grad_power;                          // (Q, C), (Q)
     void *grad_query, *grad_centers, *grad_values, *grad_ridge;  // (Q, E), (N, E), (N, C), (Q, M)
