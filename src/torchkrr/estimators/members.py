@@ -31,6 +31,7 @@ class Member(NamedTuple):
     ridge: float
     num_neighbors: int | None  # None: every center
     share: float  # of the prediction
+    single: bool = False  # on neighbors, computed in float32 whatever the data
 
 
 class Found(NamedTuple):
@@ -139,28 +140,31 @@ class LocalSolved:
     """The nearest centers of each query, found anew for each; in the dtype of the data."""
 
     def __init__(self, member: Member, centers: Centers, num_neighbors: int) -> None:
-        self.kernel, self.centers, self.num_neighbors = member.kernel, centers, num_neighbors
-        self.values = centers.values.to(centers.points.dtype)
+        self.dtype = torch.float32 if member.single else centers.points.dtype
+        self.kernel, self.num_neighbors = member.kernel, num_neighbors
+        self.points, self.values = centers.points.to(self.dtype), centers.values.to(self.dtype)
         self.ridge = member.ridge
         equal = bool((centers.weights == 1).all())
         self.ridges: float | Tensor = member.ridge if equal else member.ridge / centers.weights
         self.index = ExactIndex()
-        self.index.build(self.kernel.embed(centers.points))
+        self.index.build(self.kernel.embed(self.points))
 
     def predict(self, query: Tensor) -> Tensor:
         return self.find(query).mean
 
     def find(self, query: Tensor) -> Found:
+        query = query.to(self.dtype)
         mean, power = self._solve(query, self._nearest(query), "mean")
         return Found(mean, power.double().square() + self.ridge)
 
     def weights(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        query = query.to(self.dtype)
         indices = self._nearest(query)
         return indices, self._solve(query, indices, "weights")[0]
 
     def left_out(self, which: Tensor) -> Found:
-        query = self.centers.points[which]
-        others = min(self.num_neighbors, len(self.centers.points) - 1)
+        query = self.points[which]
+        others = min(self.num_neighbors, len(self.points) - 1)
         indices = self.index.search(self.kernel.embed(query), others, exclude=which).indices
         mean, power = self._solve(query, indices, "mean")
         return Found(mean, power.double().square() + self.ridge)
@@ -172,7 +176,7 @@ class LocalSolved:
         assert self.index.points is not None
         return solve_local(
             query,
-            self.centers.points,
+            self.points,
             self.values,
             indices,
             kernel=self.kernel,

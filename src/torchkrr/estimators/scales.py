@@ -13,6 +13,7 @@ $-2\sum_i (S1)_i p_{ik}^2 + 2\,p_k^\top S p_k$: matrix products, and no factoris
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -20,10 +21,13 @@ from torch import Tensor
 
 from .._progress import Progress
 from ..kernels import Kernel
+from ..neighbors import nearest
 
 LEAST_RIDGE, MOST_RIDGE = 1e-7, 1e2
 LEAST_LOG, MOST_LOG = -7.0, 9.0
 PATCH = 400  # rows at once: a step costs their cube
+NEAR_PATCH = 300
+SEARCHED_AT_ONCE = 8
 RATE, BETAS = 0.1, (0.9, 0.99)
 
 
@@ -66,14 +70,20 @@ def first_scale(embedded: Tensor) -> float:
     return 0.5 * math.log(max(float(2 * embedded.var(0, correction=0).sum()), 1e-12))
 
 
-def learn_scales(problem: Problem, start: Scales, *, steps: int, generator: torch.Generator, bar: Progress) -> Scales:
-    """Adam on the leave-one-out loss of random patches, in the logarithms of lengthscales and ridge."""
-    count = len(problem.embedded)
+def learn_scales(
+    problem: Problem, start: Scales, *, steps: int, generator: torch.Generator, bar: Progress, near: bool = False
+) -> Scales:
+    """Adam on the leave-one-out loss of patches, in the logarithms of lengthscales and ridge.
+
+    A patch is a random sample of the rows or, if `near`, the rows nearest to a random one in the metric as it stands: for
+    predictions from neighbors, rows must be as close as these are. Only its inner half is then left out.
+    """
+    patches = _near_patches(problem, generator) if near else _random_patches(problem, generator)
     logs, log_ridge = start.logs.clone(), torch.tensor(math.log(max(start.ridge, LEAST_RIDGE)), dtype=torch.float64)
     first, second = torch.zeros(len(logs) + 1, dtype=torch.float64), torch.zeros(len(logs) + 1, dtype=torch.float64)
     for step in range(steps):
-        some = problem.rows(torch.randperm(count, generator=generator)[:PATCH]) if count > PATCH else problem
-        found = loss_slope(some, logs, log_ridge)
+        some = patches(logs)
+        found = loss_slope(some, logs, log_ridge, len(some.embedded) // 2 if near else None)
         bar.advance()
         if found is None:  # singular in float64: only a larger ridge helps
             log_ridge += 1.0
@@ -90,10 +100,35 @@ def learn_scales(problem: Problem, start: Scales, *, steps: int, generator: torc
     return Scales(logs, math.exp(float(log_ridge)))
 
 
-def loss_slope(problem: Problem, logs: Tensor, log_ridge: Tensor) -> Slope | None:
+def _random_patches(problem: Problem, generator: torch.Generator) -> Callable[[Tensor], Problem]:
+    count = len(problem.embedded)
+
+    def patch(logs: Tensor) -> Problem:
+        return problem.rows(torch.randperm(count, generator=generator)[:PATCH]) if count > PATCH else problem
+
+    return patch
+
+
+def _near_patches(problem: Problem, generator: torch.Generator) -> Callable[[Tensor], Problem]:
+    """Patches found a few at a time: a search costs as much as a few steps."""
+    embedded = problem.embedded.float()
+    found: list[Tensor] = []
+
+    def patch(logs: Tensor) -> Problem:
+        if not found:
+            points = embedded * torch.exp(-logs).float()[problem.groups]
+            seeds = torch.randint(len(points), (SEARCHED_AT_ONCE,), generator=generator)
+            found.extend(nearest(points[seeds], points, min(NEAR_PATCH, len(points))))
+        return problem.rows(found.pop())
+
+    return patch
+
+
+def loss_slope(problem: Problem, logs: Tensor, log_ridge: Tensor, counted: int | None = None) -> Slope | None:
     """Half the logarithm of the mean square residual and its slope; `None` if the rows cannot be solved.
 
-    The logarithm makes steps independent of how good the fit already is.
+    The logarithm makes steps independent of how good the fit already is. With `counted` only the residuals of the first
+    rows count.
     """
     points = problem.embedded * torch.exp(-logs)[problem.groups]
     distances = _distances(points)
@@ -106,7 +141,10 @@ def loss_slope(problem: Problem, logs: Tensor, log_ridge: Tensor) -> Slope | Non
     total = inverse.sum(1, keepdim=True)
     projected = torch.addmm(inverse, total, total.mT, alpha=-1 / float(total.sum()))  # P
     solved, diagonal = projected @ problem.values, projected.diagonal().unsqueeze(1)  # a, c
-    shares = (problem.weights / problem.weights.sum()).unsqueeze(1)
+    counts = problem.weights.clone()
+    if counted is not None:
+        counts[counted:] = 0.0
+    shares = (counts / counts.sum()).unsqueeze(1)
     mean_square = float((shares * (solved / diagonal).square()).sum().clamp_min(1e-24))
     g = shares * solved / diagonal.square() / mean_square
     h = -(shares * solved.square()).sum(1, keepdim=True) / diagonal.pow(3) / mean_square

@@ -41,6 +41,7 @@ def predictor_state(predictor: Predictor) -> tuple[Tensors, Plain]:
                 "ridge": member.ridge,
                 "num_neighbors": member.num_neighbors,
                 "share": member.share,
+                "single": member.single,
             }
         )
     # Two names must not share memory in a file.
@@ -57,7 +58,7 @@ def predictor_from(tensors: Tensors, plain: Plain) -> Predictor:
         kernel = kernel_from(
             member["kernel"], {name[len(start) :]: tensor for name, tensor in tensors.items() if name.startswith(start)}
         )
-        members.append(Member(kernel, member["ridge"], member["num_neighbors"], member["share"]))
+        members.append(Member(kernel, member["ridge"], member["num_neighbors"], member["share"], member["single"]))
     rows = Rows(tensors["points"], tensors["values"], tensors["weights"])
     return Predictor(rows, tuple(members), tensors["offset"], tensors["unit"], plain["seed"])
 

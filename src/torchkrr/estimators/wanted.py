@@ -59,3 +59,8 @@ def base(name: str, points: Tensor) -> Base:
         return Base(Gaussian, transform, staircase.groups())
     both = values_and_ranks().fit(points)
     return Base(PROFILES[name], both, torch.arange(2 * points.shape[1]))
+
+
+def plain_base(name: str, points: Tensor) -> Base:
+    """The kernel of this name on the features as they are."""
+    return Base(PROFILES[name], Standardize().fit(points), torch.arange(points.shape[1]))
