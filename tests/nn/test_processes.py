@@ -27,6 +27,7 @@ from tests.nn.layers import (
 )
 from torch import Tensor
 
+import torchkrr
 from torchkrr import kernels
 
 
@@ -160,21 +161,22 @@ def test_predictions_follow_centers_sent_by_another_process(rank, trained_in_two
 
 
 FORK = """
-    import os, signal, torch
+    import os, signal, sys, torch
     from torchkrr import _chunking, functional as F, kernels, neighbors, nn
 
     torch.manual_seed(0)
     centers, values, query = torch.randn(400, 6), torch.randn(400, 2), torch.randn(64, 6)
     kernel = kernels.Matern32()
     indices = neighbors.nearest(query, centers, 30)
-    layer = nn.LocalKernelRidge(centers, values, 30, kernel=kernel, learn_values=True)
+    backend = sys.argv[1]
+    layer = nn.LocalKernelRidge(centers, values, 30, kernel=kernel, backend=backend, learn_values=True)
     # The search ran on one thread, so that OpenMP has no threads that a fork would lose: plain torch hangs there by itself.
     torch.set_num_threads(2)
 
 
     def function():
         values.requires_grad_()
-        prediction = F.local_kernel_ridge(query, centers, values, indices, kernel=kernel)
+        prediction = F.local_kernel_ridge(query, centers, values, indices, kernel=kernel, backend=backend)
         (gradient,) = torch.autograd.grad(prediction.sum(), values)
         return prediction.detach(), gradient
 
@@ -187,7 +189,7 @@ FORK = """
 
 
     expected = function()
-    assert _chunking._pools, "no thread pool was used, so that there is nothing to test"
+    assert backend == "fused" or _chunking._pools, "no thread pool was used, so that there is nothing to test"
     for use in (function, module):
         child = os.fork()
         if child == 0:
@@ -203,8 +205,11 @@ FORK = """
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.timeout(120)
-def test_a_forked_child_predicts_after_its_parent_used_the_thread_pool():
-    run_python(FORK, timeout=60)
+@pytest.mark.parametrize("backend", ["fused", "torch"])
+def test_a_forked_child_predicts_after_its_parent_used_threads(backend):
+    if backend == "fused" and torchkrr.backend_report().library is None:
+        pytest.skip("the fused solver is not compiled")
+    run_python(FORK, backend, timeout=60)
 
 
 def threads() -> Iterator[int]:
