@@ -1,8 +1,10 @@
 """Differentiable kernel ridge regression for PyTorch: a lazy head that needs no training.
 
 Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`, `transforms`,
-`neighbors`, `tuning` (what is chosen from the data), `errors`.
+`neighbors`, `tuning` (what is chosen from the data), `estimators` (scikit-learn's vocabulary), `errors`.
 """
+
+import importlib
 
 from . import errors, functional, kernels, neighbors, nn, transforms, tuning
 from .backends import backend_report
@@ -24,3 +26,10 @@ __all__ = [
     "tuning",
 ]
 __version__ = "0.1.0.dev0"
+
+
+def __getattr__(name: str) -> object:
+    """`torchkrr.estimators`, imported when it is first asked for: scikit-learn is optional and slow to import."""
+    if name == "estimators":
+        return importlib.import_module(".estimators", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

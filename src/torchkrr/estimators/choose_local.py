@@ -28,7 +28,7 @@ LEAST_ROWS = 50  # to learn a metric from
 SAMPLES = 1000
 SCREEN_ROWS = 400
 RANDOM_STEPS, NEAR_STEPS = 40, 200
-REFINE_SECONDS = 15.0
+REFINE_STEPS, REFINE_SECONDS = 200, 15.0
 SINGLE_RIDGE = 1e-6  # least ridge that is solved in float32
 
 
@@ -94,6 +94,7 @@ def _refined(points: Tensor, values: Tensor, best: Selection, wanted: Wanted) ->
         ridge=max(best.ridge, LEAST_RIDGE) if wanted.ridge is None else wanted.ridge,
         learn_ridge=wanted.ridge is None,
         learning_rate=0.03,
+        steps=REFINE_STEPS,
         max_seconds=REFINE_SECONDS,
         loss=wanted.loss,
         seed=wanted.seed,

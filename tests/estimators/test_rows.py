@@ -1,0 +1,121 @@
+"""Rows that come, go, repeat and weigh."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from tests.estimators.problems import smooth_table
+
+from torchkrr.errors import InputError
+from torchkrr.estimators import KernelRidgeRegressor, LocalKernelRidgeClassifier, LocalKernelRidgeRegressor
+from torchkrr.kernels import Matern32
+
+X, Y = smooth_table(160)
+QUERY = smooth_table(40, seed=1)[0]
+MODELS = {
+    "auto": LocalKernelRidgeRegressor(),
+    "neighbors": LocalKernelRidgeRegressor(15, alpha=1e-2, kernel="matern32", metric=None),
+    "kernel": LocalKernelRidgeRegressor(20, alpha=1e-3, kernel=Matern32(0.7)),
+    "dense": KernelRidgeRegressor(kernel="gaussian"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_added_rows_predict_as_a_refit_with_the_same_choices(name):
+    grown = clone(MODELS[name]).fit(X[:120], Y[:120]).partial_fit(X[120:], Y[120:])
+    refit = clone(MODELS[name]).set_params(warm_start=True).fit(X[:120], Y[:120]).fit(X, Y)
+    assert np.abs(grown.predict(QUERY) - refit.predict(QUERY)).max() < 1e-10
+    before = clone(MODELS[name]).fit(X[:120], Y[:120]).predict(QUERY)
+    assert np.abs(grown.predict(QUERY) - before).max() > 1e-4
+
+
+def test_added_rows_predict_as_a_fresh_fit_with_everything_given():
+    model = LocalKernelRidgeRegressor(20, alpha=1e-3, kernel=Matern32(0.7))
+    grown = clone(model).fit(X[:120], Y[:120]).partial_fit(X[120:], Y[120:])
+    assert np.abs(grown.predict(QUERY) - clone(model).fit(X, Y).predict(QUERY)).max() < 1e-10
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_forgotten_rows_leave_no_trace(name):
+    model = clone(MODELS[name]).fit(X[:120], Y[:120])
+    before, spread = model.predict(QUERY, return_std=True)
+    model.partial_fit(X[120:], Y[120:]).predict(QUERY)
+    model.forget(range(120, 160))
+    after, spread_after = model.predict(QUERY, return_std=True)
+    assert np.abs(after - before).max() < 1e-10
+    assert np.abs(spread_after - spread).max() < 1e-10
+
+
+def test_partial_fit_of_an_unfitted_estimator_fits():
+    model = LocalKernelRidgeRegressor(10, alpha=0.1, kernel="matern52", metric=None)
+    np.testing.assert_array_equal(clone(model).partial_fit(X, Y).predict(QUERY), clone(model).fit(X, Y).predict(QUERY))
+
+
+def test_a_weight_is_a_number_of_copies():
+    weights = np.random.default_rng(0).integers(0, 4, size=len(X))
+    model = LocalKernelRidgeRegressor(12, alpha=0.1, kernel="matern32", metric=None)
+    weighted = clone(model).fit(X, Y, sample_weight=weights)
+    repeated = clone(model).fit(X.repeat(weights, axis=0), Y.repeat(weights))
+    np.testing.assert_allclose(weighted.predict(QUERY), repeated.predict(QUERY), rtol=1e-9)
+    assert np.abs(weighted.predict(QUERY) - clone(model).fit(X, Y).predict(QUERY)).max() > 1e-3
+
+
+def test_repeated_rows_with_different_targets_give_their_mean():
+    model = KernelRidgeRegressor(1e-9, kernel=Matern32(0.5))
+    model.fit([[0.0], [0.0], [1.0]], [1.0, 3.0, 5.0])
+    np.testing.assert_allclose(model.predict([[0.0]]), [2.0], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_of_an_explanation_reproduce_the_prediction(name):
+    doubled = np.concatenate((X, X[:20])), np.concatenate((Y, Y[:20] + 1))
+    model = clone(MODELS[name]).fit(*doubled)
+    rows, weights = model.explain(QUERY)
+    np.testing.assert_allclose((weights * doubled[1][rows]).sum(1), model.predict(QUERY), atol=1e-8)
+    few, largest = model.explain(QUERY, n_rows=3)
+    np.testing.assert_array_equal(few, rows[:, :3])
+    assert (np.abs(largest[:, 0]) >= np.abs(largest[:, 1])).all()
+
+
+def test_neighbors_are_the_nearest_rows_in_the_metric_of_the_kernel():
+    model = LocalKernelRidgeRegressor(5, alpha=0.1, kernel=Matern32([0.1, 1.0, 10.0])).fit(X, Y)
+    distances, indices = model.kneighbors(QUERY)
+    expected = np.linalg.norm((QUERY[:, None] - X) / [0.1, 1.0, 10.0], axis=-1)
+    np.testing.assert_array_equal(indices, np.argsort(expected, axis=1)[:, :5])
+    np.testing.assert_allclose(distances, np.sort(expected, axis=1)[:, :5])
+    assert (model.kneighbors(n_neighbors=1, return_distance=False)[:, 0] != np.arange(len(X))).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [([500], "between 0 and 159"), ([-1], "between 0 and 159"), (0.5, "row numbers"), (range(160), "leave none")],
+)
+def test_rows_that_cannot_be_forgotten_are_an_error(rows, message):
+    model = LocalKernelRidgeRegressor(5, alpha=0.1, kernel=Matern32()).fit(X, Y)
+    with pytest.raises(InputError, match=message):
+        model.forget(rows)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 10])
+@pytest.mark.parametrize("model", [LocalKernelRidgeRegressor(), LocalKernelRidgeRegressor(7), KernelRidgeRegressor()])
+def test_few_rows_are_enough(model, count):
+    model = clone(model).fit(X[:count], Y[:count])
+    mean, std = model.predict(QUERY, return_std=True)
+    assert np.isfinite(mean).all()
+    assert np.isfinite(std).all()
+    assert mean.min() >= Y[:count].min() - np.ptp(Y[:count]) - 1e-9
+    lower, upper = model.predict_interval(QUERY, 0.5)
+    assert (lower <= upper).all()
+
+
+def test_classifier_takes_and_forgets_rows():
+    labels = np.where(Y > 0, "up", "down")
+    model = LocalKernelRidgeClassifier().fit(X[:120], labels[:120])
+    before = model.predict_proba(QUERY)
+    model.partial_fit(X[120:], labels[120:])
+    assert np.abs(model.predict_proba(QUERY) - before).max() > 1e-4
+    assert np.abs(model.forget(range(120, 160)).predict_proba(QUERY) - before).max() < 1e-10
+    with pytest.raises(InputError, match="sideways"):
+        model.partial_fit(X[:1], ["sideways"])
+    named = LocalKernelRidgeClassifier(5, alpha=0.1, kernel="matern32", metric=None)
+    named.partial_fit(X[:20], labels[:20], classes=["down", "sideways", "up"]).partial_fit(X[20:22], ["sideways"] * 2)
+    assert named.predict(X[20:21]).tolist() == ["sideways"]

@@ -1,0 +1,164 @@
+"""Tables of numbers and categories become points."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from torchkrr.errors import InputError
+from torchkrr.estimators import LocalKernelRidgeClassifier, LocalKernelRidgeRegressor
+from torchkrr.estimators.table import FEW_LEVELS, TableEncoder, categorical_columns, fit_encoder
+
+COLORS = ["red", "green", "blue"]
+
+
+def frame(count=150, seed=0):
+    rng = np.random.default_rng(seed)
+    color = rng.choice(COLORS, size=count)
+    size = rng.normal(size=count)
+    y = size + np.select([color == "red", color == "green"], [2.0, -1.0]) + 0.05 * rng.normal(size=count)
+    return pd.DataFrame({"size": size, "color": color, "noise": rng.normal(size=count)}), y
+
+
+def encode(table, categorical, values=None, weights=None):
+    count = len(table)
+    values = np.zeros((count, 1)) if values is None else values
+    return fit_encoder(table, values, np.ones(count) if weights is None else weights, categorical)
+
+
+def test_missing_numbers_become_the_median_and_are_marked():
+    encoder, encoded = encode(np.array([[1.0, 1.0], [np.nan, 2.0], [5.0, 4.0], [2.0, 3.0]]), [False, False])
+    np.testing.assert_array_equal(encoded, [[1, 0, 1], [2, 1, 2], [5, 0, 4], [2, 0, 3]])
+    # Where none was missing in training there is nothing to mark later.
+    np.testing.assert_array_equal(encoder.encode(np.array([[np.nan, np.nan]])), [[2, 1, 2.5]])
+
+
+def test_few_categories_are_one_hot_and_unseen_ones_zero():
+    table = pd.DataFrame({"color": ["red", None, "blue", "red"]})
+    encoder, encoded = encode(table, [True])
+    np.testing.assert_array_equal(encoded, [[0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]])
+    np.testing.assert_array_equal(encoder.encode(pd.DataFrame({"color": ["green", "blue"]})), [[0, 0, 0], [1, 0, 0]])
+
+
+def test_many_categories_are_means_that_never_see_the_row_itself():
+    # Each row has a category of its own: out of fold nothing is known, so nothing of the targets may leak.
+    count = 4 * FEW_LEVELS
+    values = np.random.default_rng(0).normal(size=(count, 1))
+    _, encoded = encode(pd.DataFrame({"id": [f"row {i}" for i in range(count)]}), [True], values)
+    assert abs(np.corrcoef(encoded[:, 0], values[:, 0])[0, 1]) < 0.5
+    assert len(np.unique(encoded.round(12))) <= 5
+
+
+def test_many_categories_are_told_apart_by_their_means():
+    rng = np.random.default_rng(0)
+    level = rng.integers(0, 40, size=2000)
+    effect = rng.normal(size=40)
+    encoder, encoded = encode(pd.DataFrame({"id": level.astype(str)}), [True], effect[level][:, None])
+    assert np.corrcoef(encoded[:, 0], effect[level])[0, 1] > 0.99
+    new = encoder.encode(pd.DataFrame({"id": ["0", "unheard of"]}))
+    assert abs(new[0, 0] - effect[0]) < 0.5 * abs(effect[0])
+    np.testing.assert_allclose(new[1, 0], effect[level].mean())
+
+
+def test_constant_and_copied_columns_do_not_count():
+    x = np.arange(6.0)
+    encoder, encoded = encode(np.stack((x, np.ones(6), x, -x), 1), [False] * 4)
+    assert encoder.kept == (0, 3)
+    np.testing.assert_array_equal(encoded, np.stack((x, -x), 1))
+    assert encode(np.ones((4, 2)), [False, False])[1].shape == (4, 1)
+
+
+def test_rows_of_weight_zero_are_not_learned_from():
+    table = np.array([[1.0], [3.0], [1000.0], [np.nan]])
+    encoder, _ = encode(table, [False], weights=np.array([1.0, 1.0, 0.0, 0.0]))
+    assert encoder.columns[0].median == 2.0
+    assert not encoder.columns[0].indicator
+
+
+def test_encoders_survive_json():
+    import json
+
+    table, y = frame()
+    encoder, _ = encode(table, [False, True, False], y[:, None])
+    again = TableEncoder.from_state(json.loads(json.dumps(encoder.state())))
+    assert again == encoder
+    np.testing.assert_array_equal(again.encode(table), encoder.encode(table))
+
+
+@pytest.mark.parametrize("kind", ["pandas object", "pandas category", "pandas string", "polars", "polars categorical"])
+def test_frames_of_every_kind_predict_alike(kind):
+    table, y = frame()
+    given = {
+        "pandas object": lambda: table.astype({"color": object}),
+        "pandas category": lambda: table.astype({"color": "category"}),
+        "pandas string": lambda: table.astype({"color": "string"}),
+        "polars": lambda: pl.DataFrame({name: table[name].to_list() for name in table}),
+        "polars categorical": lambda: pl.DataFrame({name: table[name].to_list() for name in table}).with_columns(
+            pl.col("color").cast(pl.Categorical)
+        ),
+    }[kind]()
+    model = LocalKernelRidgeRegressor(20, alpha=1e-2, kernel="matern32", metric=None).fit(given, y)
+    codes = table.assign(color=[float(COLORS.index(color)) for color in table["color"]])
+    by_mask = LocalKernelRidgeRegressor(20, alpha=1e-2, kernel="matern32", metric=None, categorical_features=["color"]).fit(
+        codes, y
+    )
+    assert model.feature_names_in_.tolist() == ["size", "color", "noise"]
+    assert model.score(given, y) > 0.9
+    # Levels come in another order, but a metric that treats all alike does not see that.
+    np.testing.assert_allclose(model.predict(given), by_mask.predict(codes), atol=1e-8)
+
+
+def test_columns_are_checked_by_name():
+    table, y = frame()
+    model = LocalKernelRidgeRegressor(20, alpha=1e-2, kernel="matern32", metric=None).fit(table, y)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(table.rename(columns={"size": "length"}))
+    with pytest.raises(ValueError, match="must be in the same order"):
+        model.predict(table[["color", "size", "noise"]])
+
+
+def test_unseen_and_missing_categories_are_predicted():
+    table, y = frame()
+    table.loc[:20, "color"] = None
+    table.loc[10:30, "size"] = np.nan
+    model = LocalKernelRidgeRegressor().fit(table, y)
+    strange = pd.DataFrame({"size": [0.0, np.nan, 0.0], "color": ["purple", "red", None], "noise": [np.nan, 0.0, 0.0]})
+    assert np.isfinite(model.predict(strange)).all()
+
+
+def test_nullable_columns_of_pandas_are_numbers():
+    table, y = frame()
+    table["count"] = pd.array([1, None, 3] * 50, dtype="Int64")
+    table["flag"] = table["size"] > 0
+    model = LocalKernelRidgeRegressor(10, alpha=0.1, kernel="matern32", metric=None).fit(table, y)
+    assert np.isfinite(model.predict(table)).all()
+
+
+def test_classifier_takes_mixed_tables():
+    table, y = frame()
+    model = LocalKernelRidgeClassifier().fit(table[:100], (y > 0)[:100])
+    assert model.score(table[100:], (y > 0)[100:]) > 0.85
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ("color", r"give a list: \['color'\]"),
+        ([5], "between 0 and 2"),
+        ([True], "one entry for each of the 3"),
+        (["weight"], "which X does not have"),
+    ],
+)
+def test_impossible_categorical_features_are_an_error(wanted, message):
+    table, _ = frame(5)
+    with pytest.raises(InputError, match=message):
+        categorical_columns(table, wanted, np.array(table.columns, dtype=object))
+
+
+def test_names_need_a_frame_and_text_needs_a_category():
+    with pytest.raises(InputError, match="but X has none"):
+        categorical_columns(np.ones((2, 2)), ["a"], None)
+    with pytest.raises(InputError, match=r"Column 1 is taken as numeric but holds '[a-z]+'"):
+        LocalKernelRidgeRegressor(categorical_features=["size"]).fit(*frame())
+    with pytest.raises(InputError, match="infinity in column 0"):
+        LocalKernelRidgeRegressor().fit(*[frame()[0].replace({"size": {frame()[0]["size"][0]: np.inf}}), frame()[1]])
