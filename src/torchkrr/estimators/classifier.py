@@ -40,6 +40,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         kernel_, alpha_, n_neighbors_: what was chosen.
 
     Example:
+        >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> X = rng.normal(size=(90, 2))
         >>> y = np.where(X[:, 0] * X[:, 1] > 0, "same", "other")

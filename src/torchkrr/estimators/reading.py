@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import numbers
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -93,18 +91,20 @@ def wanted_of(estimator: Any, *, dense: bool, loss: Loss) -> Wanted:
     )
 
 
-@contextlib.contextmanager
-def threads(n_jobs: int | None) -> Iterator[None]:
+class threads:
     """As many threads as asked for, while it lasts; `None` leaves torch's setting, -1 is one for each core."""
-    if n_jobs is None:
-        yield
-        return
-    if not isinstance(n_jobs, numbers.Integral) or n_jobs == 0:
-        raise InputError(f"n_jobs must be None, a positive int, or negative to leave cores free, got {n_jobs!r}.")
-    cores = os.cpu_count() or 1
-    before = torch.get_num_threads()
-    torch.set_num_threads(int(n_jobs) if n_jobs > 0 else max(1, cores + 1 + int(n_jobs)))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+
+    def __init__(self, n_jobs: int | None) -> None:
+        if n_jobs is not None and (not isinstance(n_jobs, numbers.Integral) or n_jobs == 0):
+            raise InputError(f"n_jobs must be None, a positive int, or negative to leave cores free, got {n_jobs!r}.")
+        self.n_jobs = n_jobs
+
+    def __enter__(self) -> None:
+        self._before = torch.get_num_threads()
+        if self.n_jobs is not None:
+            cores = os.cpu_count() or 1
+            torch.set_num_threads(self.n_jobs if self.n_jobs > 0 else max(1, cores + 1 + self.n_jobs))
+
+    def __exit__(self, *error: object) -> None:
+        if self.n_jobs is not None:
+            torch.set_num_threads(self._before)

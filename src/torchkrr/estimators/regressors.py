@@ -124,6 +124,7 @@ class LocalKernelRidgeRegressor(_Regressor):
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
 
     Example:
+        >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> X = rng.uniform(size=(80, 2))
         >>> y = np.sin(6 * X[:, 0]) + X[:, 1]
@@ -171,6 +172,7 @@ class KernelRidgeRegressor(_Regressor):
         metric: `None`, `"ard"` or `"auto"`, as there.
 
     Example:
+        >>> import numpy as np
         >>> X = np.linspace(0, 1, 20)[:, None]
         >>> model = KernelRidgeRegressor(kernel="gaussian").fit(X, np.sin(6 * X[:, 0]))
         >>> bool(abs(model.predict([[0.5]])[0] - np.sin(3)) < 1e-2)
