@@ -35,8 +35,12 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
+# Half an hour to an hour on two cores, best left alone. Peers that cannot be installed are named in the tables.
 bench: $(INSTALLED)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.core --out benchmarks/results
+	$(BIN)/python -m benchmarks.search --out benchmarks/results
+	$(BIN)/python -m benchmarks.peers --out benchmarks/results
 
 # Needs the UCI tables: make bench-tuning DATA=folder
 bench-tuning: $(INSTALLED)
