@@ -17,7 +17,7 @@ from torchkrr import kernels, neighbors, nn
 
 OUTPUTS, RIDGE = 10, 1e-6
 SECONDS = 0.3  # a run of the local solve takes about so long: each method gets as many queries as that needs
-TRIAL, TRIAL_BYTES = 32, 2**30  # queries at least, unless peers would hold more than that for their gradients
+TRIAL, TRIAL_BYTES = 32, 2**28  # queries at least, unless a peer would hold more than that for them
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor, float, float]
 
 
