@@ -110,7 +110,7 @@ def muygps(backend: Literal["torch", "numpy"], megabytes: int, bits: int = 32) -
     return solve
 
 
-# Chunks as large as were fastest for one of D = 8, 32 and 512, of 4 to 256 queries (GPyTorch) and 1 to 256 MB (MuyGPyS).
+# Sizes of chunks tried before: at M = 100, 1 to 256 MB (MuyGPyS, D = 8, 32, 512) and 4 to 256 queries (GPyTorch, D = 32).
 METHODS: dict[str, Method] = {
     OURS: Method(OURS, partial(torchkrr, "auto")),
     TORCH_PATH: Method(TORCH_PATH, partial(torchkrr, "torch")),
