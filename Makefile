@@ -55,7 +55,7 @@ figures: $(INSTALLED)
 	cp runs/spread_centers/spread_centers.png docs/images/
 	cp runs/spread_centers/spread_centers.json docs/results/
 
-$(INSTALLED): pyproject.toml constraints.txt setup.py $(wildcard src/torchkrr/core/native/*.h src/torchkrr/core/native/*.cpp)
+$(INSTALLED): pyproject.toml constraints.txt setup.py $(wildcard src/torchkrr/native/*.h src/torchkrr/native/*.cpp)
 	@echo "Setting up $(VENV); this takes a minute or two"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"

@@ -8,8 +8,8 @@ import sys
 
 from setuptools import Extension, setup
 
-NATIVE = "src/torchkrr/core/native"
-HEADERS = [f"{NATIVE}/{name}.h" for name in ("lanes", "profile", "cell", "task", "cache", "solver", "gradient")]
+NATIVE = "src/torchkrr/native"
+HEADERS = [f"{NATIVE}/{name}.h" for name in ("lanes", "profile", "cell", "task", "cache", "solver", "gradient", "search")]
 FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-pthread"]
 VECTOR_BYTES = {"baseline": 16}
 SETS: dict[str, list[str]] = {"baseline": []}
@@ -21,7 +21,7 @@ if platform.machine().lower() in ("x86_64", "amd64"):
 
 def solver(name: str) -> Extension:
     return Extension(
-        f"torchkrr.core.native.fused_{name}",
+        f"torchkrr.native.fused_{name}",
         sources=[f"{NATIVE}/fused.cpp"],
         depends=HEADERS,
         language="c++",

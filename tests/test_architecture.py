@@ -13,7 +13,7 @@ from torchkrr import errors
 PACKAGE = pathlib.Path(torchkrr.__file__).parent
 LAYERS = [
     {"errors"},
-    {"_checks", "_chunking", "_precision", "_progress", "_state"},
+    {"_checks", "_chunking", "_native", "_precision", "_progress", "_state"},
     {"distances"},
     {"_radial"},
     {"transforms"},
@@ -31,11 +31,12 @@ ORDERED_FOLDERS = {
         *("factor", "cells", "solve", "backward", "sharing", "fused", "local", "dense"),
         *("unresolved", "unresolved_dense", "expansion"),
     ],
-    "neighbors": ["selection", "base", "exact", "streamed", "faiss_index", "recall", "auto"],
+    "neighbors": ["fused_search", "selection", "base", "exact", "streamed", "faiss_index", "recall", "auto"],
     "functional": ["local", "ridge", "bounds", "greedy", "transport", "blended", "voronoi", "hierarchical"],
     "nn": ["contents", "support", "ridge", "local", "transport", "kept", "blended", "hierarchical"],
     "tuning": ["scores", "leave_one_out", "selection", "select", "learned", "descent", "metric", "recipe", "intervals"],
     "estimators": [
+        "threads",
         "columns",
         "rows",
         "embeddings",

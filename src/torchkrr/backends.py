@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from . import _native
 from ._precision import working_dtype
 from .core import fused
 from .core.cells import CellOptions
@@ -54,8 +55,8 @@ def backend_report(
     check_kernel(kernel)
     probe = torch.empty(0, dtype=working_dtype(dtype), device=device)
     options = CellOptions(kernel, fade=fade, normalize=normalize is not None)
-    reason = fused.obstacle(probe, options, kernel.learned_in_profile())
-    found = fused.library()
+    reason = fused.obstacle((probe,), options, kernel.learned_in_profile())
+    found = _native.library()
     return BackendReport(
         "fused" if reason is None else "torch",
         reason,

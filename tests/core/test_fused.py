@@ -13,15 +13,14 @@ from tests.kernel_cases import KERNELS
 from torch.autograd import gradcheck
 
 import torchkrr
+from torchkrr import _native, kernels
 from torchkrr import functional as F
-from torchkrr import kernels
-from torchkrr.core import fused
 from torchkrr.core.cells import CellOptions
 from torchkrr.core.local import local_solve
 from torchkrr.errors import BackendError, RidgeRaisedWarning
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
-needs_fused = pytest.mark.skipif(fused.library() is None, reason="the fused solver is not compiled")
+needs_fused = pytest.mark.skipif(_native.library() is None, reason="the fused solver is not compiled")
 # Neighbors, features, outputs: below, at and above the sizes of registers and tiles.
 SHAPES = [(1, 1, 1), (2, 3, 0), (7, 5, 2), (8, 8, 1), (33, 17, 10), (64, 4, 3), (100, 70, 17), (129, 2, 1)]
 KINDS = ["mean", "weights", "path", "coefficients"]
@@ -256,7 +255,7 @@ def test_what_it_cannot_do_is_an_error_or_torch(choices, reason):
 
 
 def test_without_the_library_torch_does_the_work(monkeypatch):
-    monkeypatch.setattr(fused, "library", lambda: None)
+    monkeypatch.setattr(_native, "library", lambda: None)
     query, centers, values, indices = problem((5, 2, 1), torch.float64)
     report = torchkrr.backend_report()
     assert (report.backend, report.library) == ("torch", None)
@@ -282,8 +281,8 @@ def test_a_library_of_another_version_is_not_used(tmp_path):
     source.write_text('#include <cstdint>\nextern "C" int64_t torchkrr_task_size() { return 1; }\n')
     library = tmp_path / "old.so"
     subprocess.run([COMPILER, "-shared", "-fPIC", source, "-o", library], check=True)
-    assert fused.opened("old", library) is None
-    assert fused.opened("missing", tmp_path / "missing.so") is None
+    assert _native.opened("old", library) is None
+    assert _native.opened("missing", tmp_path / "missing.so") is None
 
 
 @pytest.mark.slow
@@ -291,14 +290,14 @@ def test_a_library_of_another_version_is_not_used(tmp_path):
 @pytest.mark.parametrize("width", [16, 32, 64])
 def test_every_register_width(width, tmp_path, monkeypatch):
     # Wider vectors than the processor has are emulated by the compiler: the logic is that of the real instruction set.
-    source, library = Path(fused.FOLDER) / "fused.cpp", tmp_path / "fused.so"
+    source, library = Path(_native.FOLDER) / "fused.cpp", tmp_path / "fused.so"
     if not source.exists():
-        source = Path(__file__).parents[2] / "src/torchkrr/core/native/fused.cpp"
+        source = Path(__file__).parents[2] / "src/torchkrr/native/fused.cpp"
     flags = ["-std=c++17", "-O1", "-fno-math-errno", "-shared", "-fPIC", "-pthread", "-w", f"-DVECTOR_BYTES={width}"]
     subprocess.run([COMPILER, *flags, str(source), "-o", str(library)], check=True)
-    found = fused.opened("built", library)
+    found = _native.opened("built", library)
     assert found is not None
-    monkeypatch.setattr(fused, "library", lambda: found)
+    monkeypatch.setattr(_native, "library", lambda: found)
     for shape in SHAPES:
         for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 2e-3)):
             arguments = (shape, dtype, kernels.RationalQuadratic(1.5 * shape[1] ** 0.5), "mean", True)

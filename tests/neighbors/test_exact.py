@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 
 import pytest
 import torch
 from torch import Tensor
 
-from torchkrr import errors, kernels, neighbors, transforms
-from torchkrr.neighbors import base, exact
+from torchkrr import _native, errors, kernels, neighbors, transforms
+from torchkrr.neighbors import base, exact, fused_search
 
 FLOAT = [torch.float32, torch.float64]
 
 
-@pytest.fixture(autouse=True, params=["by difference", "by product"])
-def _both_ways(request, monkeypatch):
-    """Small problems are compared in full; the products of large ones must find the same."""
-    monkeypatch.setattr(exact, "SMALL_PROBLEM", {"by difference": exact.SMALL_PROBLEM, "by product": 0}[request.param])
+@pytest.fixture(autouse=True, params=itertools.product(["by difference", "by product"], ["fused", "torch"]), ids=" ".join)
+def _every_way(request, monkeypatch):
+    """Small problems are compared in full; the products of large ones must find the same, compiled or not."""
+    how, backend = request.param
+    if how == "by product":
+        monkeypatch.setattr(exact, "SMALL_PROBLEM", 0)
+        monkeypatch.setattr(exact, "FEW_QUERIES", 0)
+    if backend == "torch":
+        monkeypatch.setattr(_native, "library", lambda: None)
+    elif _native.library() is None:
+        pytest.skip("the compiled search is not there")
 
 
 def full_sort(query: Tensor, points: Tensor, count: int, exclude: Tensor | None = None) -> Tensor:
@@ -288,7 +296,11 @@ def test_a_query_far_from_all_points():
     # Differences of float32 numbers as large as the distance: the order is that of the rounded distances, ties by index.
     points, query = torch.randn(200, 3), 1e6 * torch.randn(20, 3)
     found = neighbors.ExactIndex().build(points).search(query, 5)
-    rounded = (points - query[:, None]).square().sum(-1)
+    if _native.library() is not None:
+        rounded = fused_search.squared_distances(query, points.expand(20, -1, -1))  # sums in another order
+        torch.testing.assert_close(rounded.double(), (points - query[:, None]).double().square().sum(-1), rtol=1e-6, atol=0)
+    else:
+        rounded = (points - query[:, None]).square().sum(-1)
     assert torch.equal(found.indices, rounded.sort(dim=1, stable=True).indices[:, :5])
 
 

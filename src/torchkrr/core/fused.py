@@ -1,8 +1,8 @@
 r"""The fused solver: one neighborhood at a time, in cache from gather to prediction.
 
-The work is done by `native/fused.cpp`, compiled where the package was installed and a compiler was there, once for each
-instruction set; here it is found, chosen and called. Same formulas, same rule for singular cells and same results up to
-rounding as `solve` and `backward`, which remain the reference and the path for everything this one does not do.
+The work is done by the compiled library of `native/`, where there is one; here it is chosen and called. Same formulas, same
+rule for singular cells and same results up to rounding as `solve` and `backward`, which remain the reference and the path
+for everything this one does not do.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from .. import _native
+from .._native import NAMES, Task
 from ..errors import BackendError
 from ..kernels import (
     Exponential,
@@ -33,10 +34,6 @@ from .cells import CellOptions
 from .factor import UNRESOLVED
 from .sharing import Shared, shared_cells
 
-FOLDER = Path(__file__).parent / "native"
-# Best first; what the processor can do is torch's own finding.
-INSTRUCTION_SETS = {"AVX512": ("avx512", "avx2", "baseline"), "AVX2": ("avx2", "baseline")}
-NAMES = {torch.float32: "float", torch.float64: "double"}
 # Numbers as in profile.h, and the parameters of the profile.
 PROFILES: dict[type[Kernel], tuple[int, Callable[[Any], tuple[float, ...]]]] = {
     Exponential: (0, lambda kernel: ()),
@@ -47,53 +44,6 @@ PROFILES: dict[type[Kernel], tuple[int, Callable[[Any], tuple[float, ...]]]] = {
     InverseMultiquadric: (5, lambda kernel: ()),
     Wendland: (6, lambda kernel: (kernel.exponent, kernel.smoothness)),
 }
-
-
-class Task(ctypes.Structure):
-    """`struct Task` of task.h, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("query", "centers", "values", "ridge", "indices", "starts", "order")),
-        *((name, ctypes.c_void_p) for name in ("mean", "power", "weights", "adjoint", "multiples", "gap")),
-        *((name, ctypes.c_void_p) for name in ("cache", "resolved")),
-        *((name, ctypes.c_void_p) for name in ("grad_mean", "grad_power")),
-        *((name, ctypes.c_void_p) for name in ("grad_query", "grad_centers", "grad_values", "grad_ridge")),
-        *((name, ctypes.c_int64) for name in ("cells", "neighbors", "features", "outputs", "ridge_cell", "ridge_neighbor")),
-        *((name, ctypes.c_int64) for name in ("threads", "profile", "trend", "path")),
-        ("shape", ctypes.c_double * 2),
-        ("trusted", ctypes.c_double),
-        ("least_norm", ctypes.c_double),
-    )
-
-
-class Library(NamedTuple):
-    instruction_set: str
-    path: Path
-    functions: ctypes.CDLL
-
-
-@functools.cache
-def library() -> Library | None:
-    """The compiled solver for this processor, or `None` where the package was installed without a compiler."""
-    for name in INSTRUCTION_SETS.get(torch.backends.cpu.get_cpu_capability(), ("baseline",)):
-        for path in sorted(FOLDER.glob(f"fused_{name}.*")):
-            found = opened(name, path)
-            if found is not None:
-                return found
-    return None
-
-
-def opened(name: str, path: Path) -> Library | None:
-    """The library at `path`, unless it was built for another platform or from another version of the source."""
-    try:
-        functions = ctypes.CDLL(str(path))
-    except OSError:
-        return None
-    if not hasattr(functions, "torchkrr_task_size") or functions.torchkrr_task_size() != ctypes.sizeof(Task):
-        return None
-    functions.torchkrr_cache_new.restype = ctypes.c_void_p
-    functions.torchkrr_cache_hits.restype = ctypes.c_int64
-    return Library(name, path, functions)
 
 
 class FactorCache:
@@ -109,7 +59,7 @@ class FactorCache:
     @property
     def handle(self) -> int:
         if self._handle is None:
-            found = library()
+            found = _native.library()
             assert found is not None
             self._handle = found.functions.torchkrr_cache_new(ctypes.c_int64(self.capacity))
             if self._handle is None:
@@ -120,7 +70,7 @@ class FactorCache:
     @property
     def hits(self) -> int:
         """How many factorisations it has saved."""
-        found = library()
+        found = _native.library()
         if self._handle is None or found is None:
             return 0
         return int(found.functions.torchkrr_cache_hits(ctypes.c_void_p(self._handle)))
@@ -129,8 +79,9 @@ class FactorCache:
         return FactorCache, (self.capacity,)
 
 
-def obstacle(query: Tensor, options: CellOptions, learned: Sequence[Tensor]) -> str | None:
+def obstacle(tensors: Sequence[Tensor], options: CellOptions, learned: Sequence[Tensor]) -> str | None:
     """Why these cells cannot be solved here, or `None` if they can."""
+    query = tensors[0]
     if query.device.type != "cpu":
         return f"it works on the CPU, and the tensors are on {query.device}"
     if query.dtype not in NAMES:
@@ -141,16 +92,18 @@ def obstacle(query: Tensor, options: CellOptions, learned: Sequence[Tensor]) -> 
         return f"it has no gradient for what {type(options.kernel).__name__} learns in its profile"
     if options.fade or options.normalize:
         return f"it has no {'fade' if options.fade else 'normalize'}"
-    if library() is None:
-        return "it was not compiled: reinstall torchkrr where a C++ compiler (g++ or clang++) is on the PATH"
+    if not _native.in_memory(*tensors):
+        return _native.NO_MEMORY
+    if _native.library() is None:
+        return _native.MISSING
     return None
 
 
-def chosen(query: Tensor, options: CellOptions, learned: Sequence[Tensor]) -> bool:
+def chosen(tensors: Sequence[Tensor], options: CellOptions, learned: Sequence[Tensor]) -> bool:
     """Whether to solve these cells here."""
     if options.backend == "torch":
         return False
-    reason = obstacle(query, options, learned)
+    reason = obstacle(tensors, options, learned)
     if reason is not None and options.backend == "fused":
         raise BackendError(f'backend="fused" cannot solve this: {reason}. backend="auto" takes the torch path then.')
     return reason is None
@@ -178,9 +131,8 @@ def forward(
 ) -> Forward:
     """As `local._evaluate`, for all queries at once."""
     (count, neighbors), outputs, trend = indices.shape, values.shape[1], options.trend
-    shared = None
-    if kind in ("mean", "weights") and not watched and ridge.ndim == 0:
-        shared = shared_cells(indices, always=options.cache is not None)
+    plain = kind in ("mean", "weights") and not watched and ridge.ndim == 0  # all that matters is the factor of a cell
+    shared = shared_cells(indices, centers.shape[1]) if plain else None
     new = functools.partial(torch.empty, dtype=query.dtype)
     keeps = kind == "coefficients" or (kind == "mean" and watched)
     steps = (neighbors,) if kind == "path" else ()
@@ -200,6 +152,7 @@ def forward(
         indices=indices,
         options=options,
         shared=shared,
+        cache=options.cache if plain else None,
         path=kind == "path",
         # Coefficients serve queries not yet known, so that a cell has to be resolved for weights of any plausible norm.
         least_norm=math.sqrt(neighbors) if kind == "coefficients" else 0.0,
@@ -274,23 +227,20 @@ def _run(
     options: CellOptions,
     outputs: dict[str, Tensor | None],
     shared: Shared | None = None,
+    cache: FactorCache | None = None,
     path: bool = False,
     least_norm: float = 0.0,
 ) -> None:
-    found = library()
-    assert found is not None
     profile, parameters = PROFILES[type(options.kernel)]
     given = {"query": query, "centers": centers, "values": values, "indices": indices, **outputs}
-    cache = None
     if shared is not None:
         indices = shared.cells
         given |= {"indices": indices, "starts": shared.starts, "order": shared.order}
-        cache = None if options.cache is None else options.cache.handle
     steps = ridge.detach().expand(indices.shape)
     tensors = {key: tensor.detach().contiguous() for key, tensor in given.items() if tensor is not None and tensor.numel()}
     task = Task(
         **{key: tensor.data_ptr() for key, tensor in tensors.items()},
-        cache=cache,
+        cache=None if cache is None else cache.handle,
         ridge=steps.data_ptr(),
         ridge_cell=steps.stride(0),
         ridge_neighbor=steps.stride(1),
@@ -306,5 +256,4 @@ def _run(
         trusted=UNRESOLVED[query.dtype] / torch.finfo(query.dtype).eps,
         least_norm=least_norm,
     )
-    if getattr(found.functions, f"torchkrr_{name}_{NAMES[query.dtype]}")(ctypes.byref(task)):
-        raise MemoryError(f"Not enough memory for cells of {indices.shape[1]} neighbors and {centers.shape[1]} features.")
+    _native.call(name, query.dtype, task)

@@ -42,7 +42,7 @@ def local_solve(
     """
     learned = options.kernel.learned_in_profile()
     watched = needs_gradient(query, centers, values, ridge, *learned)
-    options = options._replace(backend="fused" if fused.chosen(query, options, learned) else "torch")
+    options = options._replace(backend="fused" if fused.chosen((query, centers, values), options, learned) else "torch")
     run = _LocalSolve.apply if watched else _LocalSolve.forward
     first, power_squared, resolved, *_ = run(query, centers, values, ridge, indices, options, kind, watched, *learned)
     return LocalResult(first, power_squared, resolved)

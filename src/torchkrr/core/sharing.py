@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Sharing is worth its bookkeeping when it saves at least this part of the factorisations.
-WORTHWHILE = 0.2
+# Floating-point operations, per query, that sharing has to save to be worth its bookkeeping.
+WORTHWHILE = 1e5
 MIXERS = (-7046029254386353131, -4658895280553007687)  # odd, from the golden ratio and splitmix64
 
 
@@ -21,18 +21,17 @@ class Shared(NamedTuple):
     ranks: Tensor  # (Q, M): where column j of the neighbors of a query is in its sorted set
 
 
-def shared_cells(indices: Tensor, *, always: bool = False) -> Shared | None:
+def shared_cells(indices: Tensor, num_features: int) -> Shared | None:
     """The groups of the rows of `indices` `(Q, M)` with equal sets, or `None` where too few are equal to gain from it."""
-    if len(indices) < 2 and not always:
+    count, neighbors = indices.shape
+    factorisation = neighbors**2 * num_features + neighbors**3 / 3
+    if count < 2 or factorisation < WORTHWHILE:
         return None
-    if not always:
-        # A hash of each set tells, for a hundredth of the price of a factorisation, whether to look any further.
-        different = len(torch.unique(_hash_of_set(indices)))
-        if different > (1 - WORTHWHILE) * len(indices):
-            return None
+    # A hash of each set tells, for a hundredth of the price of a factorisation, whether to look any further.
+    different = len(torch.unique(_hash_of_set(indices)))
+    if (1 - different / count) * factorisation < WORTHWHILE:
+        return None
     ordered, positions = indices.sort(dim=1)
-    if len(indices) == 1:
-        return Shared(ordered, torch.arange(2), torch.zeros(1, dtype=torch.int64), positions.argsort(dim=1))
     ranks = torch.empty_like(positions).scatter_(1, positions, torch.arange(indices.shape[1]).expand_as(positions))
     cells, group, counts = torch.unique(ordered, dim=0, return_inverse=True, return_counts=True)
     starts = torch.cat((counts.new_zeros(1), counts.cumsum(0)))

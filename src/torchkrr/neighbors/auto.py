@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from .. import _native
 from .._checks import check_at_least_one, check_positive
 from ..errors import InputError, InputTypeError, MissingExtraError
 from .base import NeighborIndex, Neighbors
@@ -24,7 +25,7 @@ from .faiss_index import FaissIndex
 from .recall import shared
 from .streamed import StreamedIndex
 
-QUICK_ENOUGH = 2.0  # seconds of exact search for all expected queries
+QUICK_ENOUGH = 2.0  # seconds of exact search for all expected queries, beyond what inverted lists take to build
 GROWN = 4  # times as many points, or as few, make the choice anew
 SAMPLE, SAMPLE_NEIGHBORS = 200, 100
 WIDEST = 8  # inverted lists cost about as much as exact search if more than one in eight is visited
@@ -43,10 +44,11 @@ class Choice(NamedTuple):
 class AutoIndex(NeighborIndex):
     """Chooses exact search, inverted lists (IVF) or a graph (HNSW) when it is built, and states its choice.
 
-    Layers take `index="auto"` for it. Exact search is chosen while it takes less than about two seconds for the expected
-    queries (some 100,000 points of 32 features at 10,000 queries), on accelerators, and without faiss. Otherwise inverted
-    lists are built and their effort is raised until the recall, measured on 200 of the points, is reached. Where the
-    embedded points would not fit into half of the memory, a layer streams its centers (`StreamedIndex`).
+    Layers take `index="auto"` for it. Exact search is chosen while it takes less than about two seconds more than inverted
+    lists take to be built (some 800,000 points of 32 features at 10,000 queries), on accelerators, and without faiss.
+    Otherwise inverted lists are built and their effort is raised until the recall, measured on 200 of the points, is
+    reached. Where the embedded points would not fit into half of the memory, a layer streams its centers
+    (`StreamedIndex`).
 
     Args:
         num_queries: how many queries are expected until the points change.
@@ -58,8 +60,8 @@ class AutoIndex(NeighborIndex):
 
     Example:
         >>> index = AutoIndex().build(torch.randn(1000, 8))
-        >>> print(index.choice)
-        exact: N = 1,000, D = 8: 10,000 queries take about 0.021 s
+        >>> print(index.choice)  # doctest: +ELLIPSIS
+        exact: N = 1,000, D = 8: 10,000 queries take about 0.0... s
     """
 
     def __init__(self, *, num_queries: int = 10_000, recall: float = 0.95) -> None:
@@ -172,7 +174,13 @@ def index_from(index: NeighborIndex | Literal["auto"] | None) -> NeighborIndex:
 
 def exact_seconds(num_points: int, num_features: int, num_queries: int) -> float:
     """About what exact search takes on two cores: a selection and a product for each pair."""
-    return num_queries * num_points * (2.0 + 0.015 * num_features) * 1e-9
+    selection = 2.0 if _native.library() is None else 0.3
+    return num_queries * num_points * (selection + 0.016 * num_features) * 1e-9
+
+
+def lists_seconds(num_points: int) -> float:
+    """About what inverted lists take to build on two cores."""
+    return 6e-6 * num_points
 
 
 def graph_seconds(num_points: int, num_features: int, num_queries: int) -> float:
@@ -189,7 +197,7 @@ def _choose(points: Tensor, num_queries: int, wanted: float) -> tuple[NeighborIn
     takes = f"{size}: {num_queries:,} queries take about {seconds:.2g} s"
     if points.device.type != "cpu":
         return exact, Choice("exact", f"{size}: on {points.device.type}")
-    if seconds <= QUICK_ENOUGH:
+    if seconds <= QUICK_ENOUGH + lists_seconds(count):
         return exact, Choice("exact", takes)
     lists = 1 << round(math.log2(count) / 2)
     try:

@@ -27,6 +27,7 @@ from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
 from .._precision import working_dtype
 from .._state import usable
 from ..errors import InputError, InputTypeError, NotFittedError, ShapeError
+from . import fused_search
 from .selection import order_of, sort_rows, square_root
 
 
@@ -212,7 +213,10 @@ def rank(query: Tensor, take: Callable[[Tensor], Tensor], candidates: Tensor, nu
     def work(chunk: slice) -> Neighbors:
         ordered = sort_rows(candidates[chunk])
         gathered = take(ordered.flatten()).view(*ordered.shape, features)
-        squared = gathered.sub_(query[chunk].unsqueeze(1)).square_().sum(-1)  # (q, K)
+        if fused_search.obstacle(query, gathered) is None:  # the same sums as in the compiled search, to the last bit
+            squared = fused_search.squared_distances(query[chunk], gathered)  # (q, K)
+        else:
+            squared = gathered.sub_(query[chunk].unsqueeze(1)).square_().sum(-1)
         order = order_of(squared)[:, :num_neighbors]
         return Neighbors(square_root(squared.gather(1, order)), ordered.gather(1, order))
 

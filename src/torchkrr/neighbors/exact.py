@@ -1,9 +1,11 @@
-r"""Exact search in torch: matrix products, `topk`, and an exact ranking of the few that matter.
+r"""Exact search: matrix products, a selection, and an exact ranking of the few that matter.
 
 The inner-product form of a distance is fast but inexact, and `topk` does not break ties by index. So a few candidates more
 than asked for are taken by the fast form, relative to the mean of the points, and ranked by exact distance. Where a point
 that was not a candidate could, within rounding, be as near as the last neighbor, that row is searched again among all
 points that close. The result is that of a full sort by (distance, index), however queries and points were chunked.
+
+The compiled search does all of it in cache, where it can be used; otherwise torch does.
 """
 
 from __future__ import annotations
@@ -11,20 +13,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from .._checks import check_alike, check_finite, check_points, check_same_features
+from .._checks import check_alike, check_choice, check_finite, check_points, check_same_features
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
 from .._precision import full_precision
-from ..errors import InputError
+from ..errors import BackendError, InputError
 from ..kernels import Kernel, check_kernel
+from . import fused_search
 from .base import NeighborIndex, Neighbors, rank
 from .selection import smallest, square_root, stable_order
 
+Backend = Literal["auto", "fused", "torch"]
 SPARE_CANDIDATES = 8
+FEW_QUERIES = 4  # of the compiled search: to compare them by difference takes no longer than to pack the points
+QUERIES_AT_A_TIME = 1 << 15
 LARGEST_BLOCK = 1 << 15
 STRIP = 1 << 10
 SMALL_PROBLEM = 1 << 17  # numbers in the differences of all queries with all points
@@ -100,6 +106,10 @@ class Block(NamedTuple):
 class ExactIndex(NeighborIndex):
     """Exact nearest neighbors on any device; memory is bounded by a byte budget, whatever Q and N.
 
+    Args:
+        backend: `"fused"` is compiled and several times faster; `"torch"` runs anywhere; `"auto"` takes the first where it
+            can. The same neighbors, up to the rounding of distances.
+
     Example:
         >>> index = ExactIndex().build(torch.tensor([[0.0], [1.0], [3.0]]))
         >>> index.search(torch.tensor([[2.6]]), 2).indices
@@ -108,6 +118,13 @@ class ExactIndex(NeighborIndex):
         >>> index.search(torch.tensor([[2.6]]), 2).indices
         tensor([[3, 2]])
     """
+
+    def __init__(self, *, backend: Backend = "auto") -> None:
+        check_choice("backend", backend, ("auto", "fused", "torch"))
+        self.backend: Backend = backend
+
+    def _settings(self) -> tuple[str, ...]:
+        return ("backend",)
 
     def _build(self, points: Tensor) -> None:
         mean, squares = points.mean(0), torch.linalg.vector_norm(points, dim=1).square_()
@@ -125,31 +142,78 @@ class ExactIndex(NeighborIndex):
 
     def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
         points = self._built()
-        if len(query) * len(points) * max(query.shape[1], SORTING) <= SMALL_PROBLEM:
+        size = len(query) * len(points)
+        if self._is_fused(query):
+            if len(query) <= FEW_QUERIES or size * query.shape[1] <= SMALL_PROBLEM:
+                return Neighbors(*fused_search.exactly(query, points, num_neighbors, exclude))
+        elif size * max(query.shape[1], SORTING) <= SMALL_PROBLEM:
             return self._compare_all(query, num_neighbors, exclude)
         return self._by_product(query, num_neighbors, exclude)
+
+    def _is_fused(self, query: Tensor) -> bool:
+        if self.backend == "torch":
+            return False
+        reason = fused_search.obstacle(query, self._built())
+        if reason is not None and self.backend == "fused":
+            raise BackendError(f'backend="fused" cannot search here: {reason}. backend="auto" takes the torch path then.')
+        return reason is None
 
     def _by_product(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
         points = self._built()
         available = len(points) - (exclude is not None)
         count = min(num_neighbors + SPARE_CANDIDATES, available)
         shifted = query if self._shift is None else query - self._shift
-        scores, candidates = self._candidates(shifted, count, exclude)
-        found = rank(query, self._take, candidates, num_neighbors)
+        found, worst = self._best_of(query, shifted, count, num_neighbors, exclude)
         if count == available:
             return found
         # Scores are squared distances less |query|^2.
         length = torch.linalg.vector_norm(shifted, dim=1)
         reach = found.distances[:, -1]
         limit = reach.square() - length.square() + self._rounding(length, reach)
-        doubtful = (scores.amax(1) <= limit).nonzero().squeeze(1)
+        doubtful = (worst <= limit).nonzero().squeeze(1)
+        if len(doubtful):
+            again = self._without_doubt(query, shifted, limit, doubtful, num_neighbors, exclude)
+            for rows, part in again:
+                found.distances[rows], found.indices[rows] = part
+        return found
+
+    def _best_of(
+        self, query: Tensor, shifted: Tensor, count: int, num_neighbors: int, exclude: Tensor | None
+    ) -> tuple[Neighbors, Tensor]:
+        """The nearest of the `count` points with the best scores, and the worst `(Q,)` of these scores."""
+        if not self._is_fused(query):
+            scores, candidates = self._candidates(shifted, count, exclude)
+            return rank(query, self._take, candidates, num_neighbors), scores.amax(1)
+
+        def work(chunk: slice) -> tuple[Tensor, Tensor, Tensor]:
+            pool = fused_search.Candidates(shifted[chunk], count, None if exclude is None else exclude[chunk])
+            for block in self._blocks():
+                pool.add(*block)
+            return self._ranked(pool, query[chunk], num_neighbors)
+
+        parts = [work(chunk) for chunk in ranges(len(query), QUERIES_AT_A_TIME)]
+        distances, rows, worst = (torch.cat(column) for column in zip(*parts, strict=True))
+        return Neighbors(distances, rows), worst
+
+    def _ranked(self, pool: fused_search.Candidates, query: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor, Tensor]:
+        return pool.ranked(query, self._built(), num_neighbors)
+
+    def _without_doubt(
+        self,
+        query: Tensor,
+        shifted: Tensor,
+        limit: Tensor,
+        doubtful: Tensor,
+        num_neighbors: int,
+        exclude: Tensor | None,
+    ) -> Iterator[tuple[Tensor, Neighbors]]:
+        """Queries, of those named, and their neighbors among all points that may be near enough."""
+        points = self._built()
         for chunk in ranges(len(doubtful), rows_per_chunk(len(points) * query.element_size(), SEARCH_BYTES)):
             rows = doubtful[chunk]
             closest = self._all_within(shifted[rows], limit[rows], None if exclude is None else exclude[rows])
             for part, candidates in closest:
-                again = rank(query[rows[part]], self._take, candidates, num_neighbors)
-                found.distances[rows[part]], found.indices[rows[part]] = again
-        return found
+                yield rows[part], rank(query[rows[part]], self._take, candidates, num_neighbors)
 
     def _take(self, rows: Tensor) -> Tensor:
         """The points with these row numbers, a copy."""

@@ -12,6 +12,9 @@
 #ifndef VECTOR_BYTES
 #define VECTOR_BYTES 16
 #endif
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 #define INLINE inline __attribute__((always_inline))
 
 namespace {
@@ -52,6 +55,22 @@ template <class T> INLINE T total(Vec<T> x) {
     for (int i = 0; i < WIDTH<T>; ++i) sum += x[i];
     return sum;
 }
+
+// A comparison as bits: that at lane * sizeof(T) tells of a lane. One instruction where there is one.
+#if VECTOR_BYTES == 32 && defined(__AVX2__)
+template <class M> INLINE uint64_t mask_bits(M mask) { return uint32_t(_mm256_movemask_epi8((__m256i)mask)); }
+#elif VECTOR_BYTES == 16 && defined(__SSE2__)
+template <class M> INLINE uint64_t mask_bits(M mask) { return uint32_t(_mm_movemask_epi8((__m128i)mask)); }
+#elif VECTOR_BYTES == 64 && defined(__AVX512BW__)
+template <class M> INLINE uint64_t mask_bits(M mask) { return _mm512_movepi8_mask((__m512i)mask); }
+#else
+template <class M> INLINE uint64_t mask_bits(M mask) {
+    uint64_t bits = 0;
+    constexpr int step = sizeof(mask[0]), count = sizeof(M) / step;
+    for (int i = 0; i < count; ++i) bits |= uint64_t(mask[i] != 0) << (i * step);
+    return bits;
+}
+#endif
 
 constexpr double inverse_factorial(int n) { return n < 2 ? 1.0 : inverse_factorial(n - 1) / n; }
 

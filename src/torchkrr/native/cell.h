@@ -154,10 +154,8 @@ template <class T> class Cell {
             for (int v = 0; v < N; ++v) {
                 const Vec<T> sums = load(squares.data() + j + v * W) + squares[i + r];
                 tile[r][v] = sums - 2 * load(in + r * stride + v * W);
-                const auto close = tile[r][v] < T(CLOSE) * sums;
-                bool any = false;
-                for (int k = 0; k < W; ++k) any |= close[k] != 0;
-                if (__builtin_expect(any, 0)) by_difference(i + r, j + v * W, tile[r][v]);
+                if (__builtin_expect(mask_bits(tile[r][v] < T(CLOSE) * sums) != 0, 0))
+                    by_difference(i + r, j + v * W, tile[r][v]);
             }
     }
 

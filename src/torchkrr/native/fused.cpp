@@ -1,8 +1,8 @@
-// Local kernel ridge regression, one neighborhood at a time, in cache from gather to prediction.
+// Local kernel ridge regression, one neighborhood at a time, in cache from gather to prediction; and the search for neighbors.
 //
 // Per cell: offsets of the M members, transposed to [feature][member]; their Gram matrix, upper half only, in register tiles;
 // distances, profile, ridge; a Cholesky factorisation A = U'U that carries the right-hand sides along as further columns;
-// back substitution. Cells are shared out over threads. No headers but the standard ones; fused.py is the only caller.
+// back substitution. Cells are shared out over threads. No headers but the standard ones; called through _native.py.
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gradient.h"
+#include "search.h"
 #include "solver.h"
 
 namespace {
@@ -81,6 +82,32 @@ template <class T> void gradient(const Task &task) {
     }
 }
 
+template <class T, class F> void search(const SearchTask &task, F f) {
+    const int64_t share_of_all = round_up((task.queries + task.threads - 1) / task.threads, ROWS);
+    const int64_t piece = std::min(QUERIES, share_of_all), threads = std::min(task.threads, (task.queries + piece - 1) / piece);
+    std::deque<Searcher<T>> searchers;
+    for (int64_t t = 0; t < threads; ++t) searchers.emplace_back(task);
+    share(searchers, task.queries, piece, f);
+}
+
+template <class T> void compare(const SearchTask &task) {
+    search<T>(task, [&](Searcher<T> &searcher, int64_t first, int64_t last) {
+        task.exact ? searcher.compare_exactly(first, last) : searcher.compare(first, last);
+    });
+}
+
+template <class T> void rank(const SearchTask &task) {
+    search<T>(task, [&](Searcher<T> &searcher, int64_t first, int64_t last) {
+        for (int64_t q = first; q < last; ++q) searcher.rank(q, static_cast<const T *>(task.points));
+    });
+}
+
+template <class T> void measure(const SearchTask &task) {
+    search<T>(task, [&](Searcher<T> &searcher, int64_t first, int64_t last) {
+        for (int64_t q = first; q < last; ++q) searcher.measure(q);
+    });
+}
+
 template <class F> int without_exceptions(F f) {
     try {
         f();
@@ -106,7 +133,26 @@ int torchkrr_gradient_float(const Task *task) {
 int torchkrr_gradient_double(const Task *task) {
     return without_exceptions([=] { gradient<double>(*task); });
 }
+int torchkrr_compare_float(const SearchTask *task) {
+    return without_exceptions([=] { compare<float>(*task); });
+}
+int torchkrr_compare_double(const SearchTask *task) {
+    return without_exceptions([=] { compare<double>(*task); });
+}
+int torchkrr_measure_float(const SearchTask *task) {
+    return without_exceptions([=] { measure<float>(*task); });
+}
+int torchkrr_measure_double(const SearchTask *task) {
+    return without_exceptions([=] { measure<double>(*task); });
+}
+int torchkrr_rank_float(const SearchTask *task) {
+    return without_exceptions([=] { rank<float>(*task); });
+}
+int torchkrr_rank_double(const SearchTask *task) {
+    return without_exceptions([=] { rank<double>(*task); });
+}
 int64_t torchkrr_task_size() { return sizeof(Task); }
+int64_t torchkrr_search_task_size() { return sizeof(SearchTask); }
 void *torchkrr_cache_new(int64_t capacity) { return new (std::nothrow) FactorCache(capacity); }
 void torchkrr_cache_free(void *cache) { delete static_cast<FactorCache *>(cache); }
 int64_t torchkrr_cache_hits(void *cache) { return static_cast<FactorCache *>(cache)->count_hits(); }

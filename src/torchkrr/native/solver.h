@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "cache.h"
 #include "cell.h"
@@ -19,6 +21,8 @@ template <class T> class Solver {
     const Radial<T, false> profile;
     Cell<T> cell;
     Buffer<T> kernel, step, inner, sums;
+    std::vector<std::pair<int64_t, int64_t>> sorted;  // members and their columns, where cells are known by their set
+    std::vector<int64_t> in_order;
 
   public:
     explicit Solver(const Task &task)
@@ -39,6 +43,7 @@ template <class T> class Solver {
   private:
     void solve(int64_t c, const int64_t *queries, int64_t count) {
         const int64_t *members = task.indices + c * M;
+        if (task.cache && !task.starts) members = sort(members);
         const T *first = at<T>(task.query, queries[0] * task.features);
         cell.gather(at<T>(task.centers, 0), members, first);
         for (int64_t k = 0; k < count; ++k) {
@@ -72,6 +77,15 @@ template <class T> class Solver {
             task.resolved[queries[k]] = resolved;
             if (!resolved) clear(queries[k]);
         }
+    }
+
+    // Whatever their order, the same members have the same factor.
+    const int64_t *sort(const int64_t *members) {
+        sorted.resize(std::size_t(M)), in_order.resize(std::size_t(M));
+        for (int64_t i = 0; i < M; ++i) sorted[i] = {members[i], i};
+        std::sort(sorted.begin(), sorted.end());
+        for (int64_t i = 0; i < M; ++i) in_order[i] = sorted[i].first;
+        return in_order.data();
     }
 
     // Factors the cell that was gathered, or finds its factor in the cache.
@@ -122,7 +136,8 @@ template <class T> class Solver {
         }
         if (task.power) *at<T>(task.power, q) = T(power);
         if (task.gap) *at<T>(task.gap, q) = gap;
-        if (task.weights) std::copy_n(inner.data(), M, at<T>(task.weights, q * M));
+        if (T *weights = at<T>(task.weights, q * M))
+            for (int64_t i = 0; i < M; ++i) weights[sorted.empty() ? i : sorted[i].second] = inner[i];
         if (T *mean = at<T>(task.mean, q * C)) {
             std::fill_n(mean, C, T(0));
             for (int64_t i = 0; i < M; ++i) {

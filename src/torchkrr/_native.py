@@ -1,0 +1,97 @@
+"""The compiled library of `native/`: found, chosen by instruction set, and called.
+
+It is built by the install where a C++ compiler is, once for each instruction set. Where it is missing, torch does the work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+FOLDER = Path(__file__).parent / "native"
+# Best first; what the processor can do is torch's own finding.
+INSTRUCTION_SETS = {"AVX512": ("avx512", "avx2", "baseline"), "AVX2": ("avx2", "baseline")}
+NAMES = {torch.float32: "float", torch.float64: "double"}
+NO_MEMORY = "the tensors have no memory of their own, as inside torch.func"
+MISSING = "it was not compiled: reinstall torchkrr where a C++ compiler (g++ or clang++) is on the PATH"
+
+
+class Task(ctypes.Structure):
+    """`struct Task` of task.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("query", "centers", "values", "ridge", "indices", "starts", "order")),
+        *((name, ctypes.c_void_p) for name in ("mean", "power", "weights", "adjoint", "multiples", "gap")),
+        *((name, ctypes.c_void_p) for name in ("cache", "resolved")),
+        *((name, ctypes.c_void_p) for name in ("grad_mean", "grad_power")),
+        *((name, ctypes.c_void_p) for name in ("grad_query", "grad_centers", "grad_values", "grad_ridge")),
+        *((name, ctypes.c_int64) for name in ("cells", "neighbors", "features", "outputs", "ridge_cell", "ridge_neighbor")),
+        *((name, ctypes.c_int64) for name in ("threads", "profile", "trend", "path")),
+        ("shape", ctypes.c_double * 2),
+        ("trusted", ctypes.c_double),
+        ("least_norm", ctypes.c_double),
+    )
+
+
+class SearchTask(ctypes.Structure):
+    """`struct SearchTask` of search.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("query", "points", "squares", "exclude", "pool", "bound", "filled")),
+        *((name, ctypes.c_void_p) for name in ("distances", "worst", "indices")),
+        *((name, ctypes.c_int64) for name in ("queries", "block", "features", "start", "count", "capacity", "wanted")),
+        ("threads", ctypes.c_int64),
+        ("exact", ctypes.c_int64),
+    )
+
+
+class Library(NamedTuple):
+    instruction_set: str
+    path: Path
+    functions: ctypes.CDLL
+
+
+@functools.cache
+def library() -> Library | None:
+    """The compiled solver for this processor, or `None` where the package was installed without a compiler."""
+    for name in INSTRUCTION_SETS.get(torch.backends.cpu.get_cpu_capability(), ("baseline",)):
+        for path in sorted(FOLDER.glob(f"fused_{name}.*")):
+            found = opened(name, path)
+            if found is not None:
+                return found
+    return None
+
+
+def opened(name: str, path: Path) -> Library | None:
+    """The library at `path`, unless it was built for another platform or from another version of the source."""
+    try:
+        functions = ctypes.CDLL(str(path))
+    except OSError:
+        return None
+    for name_of_size, structure in (("torchkrr_task_size", Task), ("torchkrr_search_task_size", SearchTask)):
+        if not hasattr(functions, name_of_size) or functions[name_of_size]() != ctypes.sizeof(structure):
+            return None
+    functions.torchkrr_cache_new.restype = ctypes.c_void_p
+    functions.torchkrr_cache_hits.restype = ctypes.c_int64
+    return Library(name, path, functions)
+
+
+def in_memory(*tensors: Tensor) -> bool:
+    """Whether all of them have an address; those inside `torch.func` have none."""
+    try:
+        return all(tensor.data_ptr() is not None for tensor in tensors)
+    except RuntimeError:
+        return False
+
+
+def call(name: str, dtype: torch.dtype, task: ctypes.Structure) -> None:
+    """Run `torchkrr_{name}` for numbers of that type; other Python threads go on meanwhile."""
+    found = library()
+    assert found is not None
+    if getattr(found.functions, f"torchkrr_{name}_{NAMES[dtype]}")(ctypes.byref(task)):
+        raise MemoryError(f"Not enough memory for the workspace of {name!r}.")

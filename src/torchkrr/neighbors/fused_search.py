@@ -1,0 +1,122 @@
+"""Exact search by the compiled library: products in cache, and a pool of candidates for each query."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import _native
+from .._native import NO_MEMORY
+
+# A pool is cut back to the candidates asked for when it holds so many times as many.
+ROOM = 2
+CANDIDATE_BYTES = {torch.float32: 8, torch.float64: 16}
+LARGEST_ROW = 2**31 - 1  # rows are numbered in 32 bits
+
+
+def obstacle(query: Tensor, points: Tensor) -> str | None:
+    """Why the compiled search cannot be used, or `None` if it can."""
+    if query.device.type != "cpu":
+        return f"it works on the CPU, and the points are on {query.device}"
+    if query.dtype not in CANDIDATE_BYTES:
+        return f"it works in float32 and float64, and the points are {query.dtype}"
+    if len(points) > LARGEST_ROW:
+        return f"it takes at most {LARGEST_ROW:,} points"
+    if not _native.in_memory(query, points):
+        return NO_MEMORY
+    return _native.MISSING if _native.library() is None else None
+
+
+def exactly(query: Tensor, points: Tensor, num_neighbors: int, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Distances and rows `(Q, M)` of the nearest points, by difference with every point."""
+    pool = _new_pool(query, num_neighbors)
+    _compare(pool, query, 0, points, None, exclude, exact=True)
+    distances, rows, _ = _ranked(pool, query, None, num_neighbors)
+    return distances, rows
+
+
+class Candidates:
+    """The `count` best scores for each query, found block by block; a score is a squared distance less |query|^2."""
+
+    def __init__(self, query: Tensor, count: int, exclude: Tensor | None) -> None:
+        self._query, self._count, self._exclude = query, count, exclude
+        self._pool = _new_pool(query, count)
+
+    def add(self, start: int, points: Tensor, squares: Tensor) -> None:
+        """Compare with `points` `(B, E)`, rows from `start` on, with their squared lengths."""
+        _compare(self._pool, self._query, start, points, squares, self._exclude, exact=False)
+
+    def ranked(self, query: Tensor, points: Tensor, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Distances and rows `(Q, wanted)` of the nearest candidates, by difference, and the worst score `(Q,)` of all."""
+        return _ranked(self._pool, query, points, wanted)
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Rows `(Q, count)` of the candidates, and the worst score `(Q,)`."""
+        _, rows, worst = _ranked(self._pool, self._query, None, self._count)
+        return rows, worst
+
+
+def squared_distances(query: Tensor, gathered: Tensor) -> Tensor:
+    """Of each query `(Q, E)` to points of its own `(Q, K, E)`, by difference: `(Q, K)`."""
+    result = query.new_empty(gathered.shape[:2])
+    tensors = {"query": query.contiguous(), "points": gathered.contiguous(), "distances": result}
+    _run("measure", query, tensors, wanted=gathered.shape[1])
+    return result
+
+
+class _Pool(NamedTuple):
+    """Candidates of each query, kept from block to block."""
+
+    memory: Tensor  # (Q, capacity) candidates, as bytes
+    bound: Tensor  # (Q,): only scores below it may enter
+    filled: Tensor  # (Q,) int64
+    kept: int  # candidates that are never dropped
+    capacity: int
+
+
+def _new_pool(query: Tensor, count: int) -> _Pool:
+    capacity = ROOM * count
+    return _Pool(
+        torch.empty(len(query), capacity * CANDIDATE_BYTES[query.dtype], dtype=torch.uint8),
+        query.new_full((len(query),), torch.inf),
+        torch.zeros(len(query), dtype=torch.int64),
+        count,
+        capacity,
+    )
+
+
+def _compare(
+    pool: _Pool, query: Tensor, start: int, points: Tensor, squares: Tensor | None, exclude: Tensor | None, *, exact: bool
+) -> None:
+    tensors = {"query": query.contiguous(), "points": points.contiguous()}
+    if squares is not None:
+        tensors["squares"] = squares.contiguous()
+    if exclude is not None:
+        tensors["exclude"] = exclude.long().contiguous()
+    _run("compare", query, tensors, pool, start=start, block=len(points), exact=exact)
+
+
+def _ranked(pool: _Pool, query: Tensor, points: Tensor | None, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
+    distances, worst = query.new_empty(len(query), wanted), query.new_empty(len(query))
+    rows = torch.empty(len(query), wanted, dtype=torch.int64)
+    tensors = {"query": query.contiguous(), "distances": distances, "indices": rows, "worst": worst}
+    if points is not None:
+        tensors["points"] = points.contiguous()
+    _run("rank", query, tensors, pool, wanted=wanted)
+    return distances, rows, worst
+
+
+def _run(name: str, query: Tensor, tensors: dict[str, Tensor], pool: _Pool | None = None, **sizes: int) -> None:
+    task = _native.SearchTask(
+        **{key: tensor.data_ptr() for key, tensor in tensors.items()},
+        queries=len(query),
+        features=query.shape[1],
+        threads=torch.get_num_threads(),
+        **sizes,
+    )
+    if pool is not None:
+        task.pool, task.bound, task.filled = (part.data_ptr() for part in pool[:3])
+        task.count, task.capacity = pool.kept, pool.capacity
+    _native.call(name, query.dtype, task)
