@@ -17,10 +17,11 @@ from .choose import choose
 from .columns import Array
 from .members import Member
 from .predictor import Predictor, Unit
-from .reading import read_table, read_weights, tensor, threads, wanted_of
+from .reading import read_table, read_weights, tensor, wanted_of
 from .rows import Rows, different_points
 from .state import Plain, Tensors, parameters_from, plain_parameters, predictor_from, predictor_state
 from .table import TableEncoder, categorical_columns, fit_encoder
+from .threads import threads
 
 
 class Explanation(NamedTuple):

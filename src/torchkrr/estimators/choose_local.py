@@ -6,11 +6,14 @@ judged by leave-one-out from neighbors, is refined by gradient descent on that v
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from .._progress import Progress
 from ..kernels import Kernel
+from ..transforms import Compose, Transform
 from ..tuning import Selection, learn_metric, select
 from .members import Member
 from .rows import Centers
@@ -25,6 +28,7 @@ FIRST_RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 RIDGE_FACTORS = (0.1, 0.3, 1.0, 3.0)
 LEAST_RIDGE = 1e-4  # to start from: a smaller one hardly has a gradient
 LEAST_ROWS = 50  # to learn a metric from
+NEARLY = 0.01  # of the loss
 SAMPLES = 1000
 SCREEN_ROWS = 400
 RANDOM_STEPS, NEAR_STEPS = 40, 200
@@ -32,66 +36,85 @@ REFINE_STEPS, REFINE_SECONDS = 200, 15.0
 SINGLE_RIDGE = 1e-6  # least ridge that is solved in float32
 
 
+class _Choice(NamedTuple):
+    """What was selected on features that are mapped already: the map costs too much to repeat in every trial."""
+
+    selection: Selection
+    transform: Transform | None
+    mapped: Tensor  # (N, E)
+
+    @property
+    def score(self) -> float:
+        return self.selection.score
+
+    def kernel(self) -> Kernel:
+        """With the map in it."""
+        kernel = self.selection.kernel
+        if self.transform is not None:
+            parts = [] if kernel.input_transform is None else [kernel.input_transform]
+            kernel.input_transform = Compose(self.transform, *parts) if parts else self.transform
+        return kernel
+
+
 def choose_local(centers: Centers, wanted: Wanted) -> tuple[Member, ...]:
     """One member with a number of neighbors."""
     learn = wanted.metric in ("ard", "linear") or (wanted.metric == "auto" and len(centers.points) >= LEAST_ROWS)
-    points, values = centers.points.float(), centers.values.float()
+    values = centers.values.float()
     if wanted.loss == "cross_entropy":
         values = values.clamp(0, 1)
         values = values / values.sum(1, keepdim=True)
     if isinstance(wanted.kernel, Kernel):
-        factors = FACTORS if learn else (1.0,)
-        best = _select(points, values, wanted.kernel, factors, _ridges(wanted, FIRST_RIDGES), wanted)
+        points, factors = centers.points.float(), FACTORS if learn else (1.0,)
+        found = _select(points, values, wanted.kernel, factors, _ridges(wanted, FIRST_RIDGES), wanted)
+        best = _Choice(found, None, points)
     else:
         names = CANDIDATES if wanted.kernel is None else (wanted.kernel,)
         steps = len(names) * ((RANDOM_STEPS + NEAR_STEPS) * learn + 1)
         with Progress("learning kernels", steps, shown=wanted.progress) as bar:
-            found = [_learned(name, centers, points, values, wanted, learn, bar) for name in names]
-        best = min(found, key=lambda choice: choice.score)
+            best = min((_learned(name, centers, values, wanted, learn, bar) for name in names), key=lambda c: c.score)
     if learn and wanted.kernel != "laplacian":  # a staircase has too many columns for a lengthscale each
-        finer = _refined(points, values, best, wanted)
+        finer = _refined(values, best, wanted)
         best = finer if finer.score <= best.score or wanted.metric == "linear" else best
-    count = best.num_neighbors if wanted.num_neighbors is None else wanted.num_neighbors
-    single = wanted.ridge is None and best.ridge >= SINGLE_RIDGE
-    return (Member(best.kernel, best.ridge, count, 1.0, single),)
+    count = _fewest(best.selection) if wanted.num_neighbors is None else wanted.num_neighbors
+    ridge = best.selection.ridge
+    return (Member(best.kernel(), ridge, count, 1.0, wanted.ridge is None and ridge >= SINGLE_RIDGE),)
 
 
 @torch.no_grad()
-def _learned(
-    name: str, centers: Centers, points: Tensor, values: Tensor, wanted: Wanted, learn: bool, bar: Progress
-) -> Selection:
+def _learned(name: str, centers: Centers, values: Tensor, wanted: Wanted, learn: bool, bar: Progress) -> _Choice:
     """One kernel with its lengthscales, ridge and number of neighbors."""
     chosen = _base(name, centers.points.double())
     embedded = chosen.transform(centers.points.double())
+    mapped = embedded.float()
     generator = torch.Generator().manual_seed(wanted.seed)
     targets = centers.values - centers.values.mean(0)
     one = Problem(embedded, torch.zeros_like(chosen.groups), targets, centers.weights, chosen.profile())
     few = torch.randperm(len(embedded), generator=generator)[:SCREEN_ROWS]
     start = Scales(torch.tensor([first_scale(embedded)], dtype=torch.float64), LEAST_RIDGE)
     first = try_around(one.rows(few), start, FIRST_FACTORS, _ridges(wanted, FIRST_RIDGES)).scales
-    alike = _select(
-        points, values, chosen.kernel(first.logs[0].exp()), FACTORS, _ridges(wanted, _times(first.ridge)), wanted
-    )
+    kernel = chosen.profile(first.logs[0].exp())
+    alike = _select(mapped, values, kernel, FACTORS, _ridges(wanted, _times(first.ridge)), wanted)
     if not learn or wanted.metric == "linear":
         bar.advance()
-        return alike
+        return _Choice(alike, chosen.transform, mapped)
     many = one._replace(groups=chosen.groups)
     scales = Scales(first.logs.expand(int(chosen.groups.max()) + 1).clone(), first.ridge)
     scales = learn_scales(many, scales, steps=RANDOM_STEPS, generator=generator, bar=bar)
     scales = learn_scales(many, scales, steps=NEAR_STEPS, generator=generator, bar=bar, near=True)
-    kernel = chosen.kernel(scales.logs.exp())
-    best = _select(points, values, kernel, FACTORS, _ridges(wanted, _times(scales.ridge)), wanted)
+    kernel = chosen.profile(scales.logs.exp()[chosen.groups])
+    best = _select(mapped, values, kernel, FACTORS, _ridges(wanted, _times(scales.ridge)), wanted)
     bar.advance(note=f"{wanted.loss} {best.score:.4g}")
-    return best if best.score <= alike.score or wanted.metric == "ard" else alike
+    return _Choice(best if best.score <= alike.score or wanted.metric == "ard" else alike, chosen.transform, mapped)
 
 
-def _refined(points: Tensor, values: Tensor, best: Selection, wanted: Wanted) -> Selection:
+def _refined(values: Tensor, best: _Choice, wanted: Wanted) -> _Choice:
+    ridge = best.selection.ridge
     learned = learn_metric(
-        points,
+        best.mapped,
         values,
-        kernel=best.kernel,
+        kernel=best.selection.kernel,
         metric="linear" if wanted.metric == "linear" else "ard",
-        ridge=max(best.ridge, LEAST_RIDGE) if wanted.ridge is None else wanted.ridge,
+        ridge=max(ridge, LEAST_RIDGE) if wanted.ridge is None else wanted.ridge,
         learn_ridge=wanted.ridge is None,
         learning_rate=0.03,
         steps=REFINE_STEPS,
@@ -100,7 +123,8 @@ def _refined(points: Tensor, values: Tensor, best: Selection, wanted: Wanted) ->
         seed=wanted.seed,
         progress=wanted.progress,
     )
-    return _select(points, values, learned.kernel, FACTORS, _ridges(wanted, _times(learned.ridge)), wanted)
+    ridges = _ridges(wanted, _times(learned.ridge))
+    return best._replace(selection=_select(best.mapped, values, learned.kernel, FACTORS, ridges, wanted))
 
 
 def _select(
@@ -117,6 +141,12 @@ def _select(
         loss=wanted.loss,
         seed=wanted.seed,
     )
+
+
+def _fewest(choice: Selection) -> int:
+    """The least number of neighbors that is nearly as good as the best: time grows with its square at least."""
+    best = choice.table[0]
+    return min(count for count, loss in best.curve if loss <= best.loss + NEARLY * abs(best.loss))
 
 
 def _times(ridge: float) -> tuple[float, ...]:

@@ -19,8 +19,8 @@ from .base import KernelRidgeBase
 from .columns import Array
 from .members import mixed
 from .predictor import Unit
-from .reading import threads
 from .state import Plain
+from .threads import threads
 from .wanted import Metric
 
 

@@ -88,7 +88,8 @@ class Ranks(Transform):
         knots, levels = statistics
         if x.shape[-1] != len(knots):
             raise ShapeError(f"x has {x.shape[-1]} features but Ranks was fitted on {len(knots)}.")
-        return torch.stack([_interpolate(x[..., d], knots[d], levels[d]) for d in range(len(knots))], dim=-1)
+        columns = x.reshape(-1, len(knots)).mT  # (D, n)
+        return _interpolate(columns, knots, levels).mT.reshape(x.shape)
 
 
 class Beside(Transform):
@@ -128,10 +129,11 @@ def _knots(column: Tensor, count: int) -> Tensor:
 
 
 def _interpolate(x: Tensor, knots: Tensor, levels: Tensor) -> Tensor:
-    """Piecewise linear through `(knots, levels)`, constant outside."""
-    right = torch.searchsorted(knots.contiguous(), x.contiguous()).clamp(1, max(1, len(knots) - 1))
-    right = right.clamp_max(len(knots) - 1)
-    left = (right - 1).clamp_min(0)
-    width = knots[right] - knots[left]
-    share = ((x - knots[left]) / torch.where(width > 0, width, 1.0)).clamp(0, 1)
-    return levels[left] + share * (levels[right] - levels[left])
+    """Piecewise linear through `(knots, levels)`, constant outside; `(*, n)` by `(*, K)`."""
+    last = knots.shape[-1] - 1
+    right = torch.searchsorted(knots.contiguous(), x.contiguous()).clamp_(min(1, last), last)
+    left = (right - 1).clamp_min_(0)
+    start, below = knots.gather(-1, left), levels.gather(-1, left)
+    width, rise = knots.gather(-1, right) - start, levels.gather(-1, right) - below
+    share = (x - start).div_(width.clamp_min_(torch.finfo(x.dtype).tiny)).clamp_(0, 1)
+    return share.mul_(rise).add_(below)

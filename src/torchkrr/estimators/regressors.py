@@ -13,8 +13,8 @@ from ..kernels import Kernel
 from .base import KernelRidgeBase, read_targets
 from .columns import Array
 from .predictor import Unit, unit_of
-from .reading import threads
 from .state import Plain
+from .threads import threads
 from .wanted import Metric
 
 

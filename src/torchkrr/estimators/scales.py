@@ -22,6 +22,7 @@ from torch import Tensor
 from .._progress import Progress
 from ..kernels import Kernel
 from ..neighbors import nearest
+from .threads import threads
 
 LEAST_RIDGE, MOST_RIDGE = 1e-7, 1e2
 LEAST_LOG, MOST_LOG = -7.0, 9.0
@@ -78,26 +79,27 @@ def learn_scales(
     A patch is a random sample of the rows or, if `near`, the rows nearest to a random one in the metric as it stands: for
     predictions from neighbors, rows must be as close as these are. Only its inner half is then left out.
     """
-    patches = _near_patches(problem, generator) if near else _random_patches(problem, generator)
-    logs, log_ridge = start.logs.clone(), torch.tensor(math.log(max(start.ridge, LEAST_RIDGE)), dtype=torch.float64)
-    first, second = torch.zeros(len(logs) + 1, dtype=torch.float64), torch.zeros(len(logs) + 1, dtype=torch.float64)
-    for step in range(steps):
-        some = patches(logs)
-        found = loss_slope(some, logs, log_ridge, len(some.embedded) // 2 if near else None)
-        bar.advance()
-        if found is None:  # singular in float64: only a larger ridge helps
-            log_ridge += 1.0
-            continue
-        # Adam, written out: torch.optim takes two seconds to import.
-        slope = torch.cat((found.logs, found.log_ridge.unsqueeze(0)))
-        first.mul_(BETAS[0]).add_(slope, alpha=1 - BETAS[0])
-        second.mul_(BETAS[1]).addcmul_(slope, slope, value=1 - BETAS[1])
-        rate = RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
-        spread = (second / (1 - BETAS[1] ** (step + 1))).sqrt() + 1e-8
-        move = rate / (1 - BETAS[0] ** (step + 1)) * first / spread
-        logs = (logs - move[:-1]).clamp(LEAST_LOG, MOST_LOG)
-        log_ridge = (log_ridge - move[-1]).clamp(math.log(LEAST_RIDGE), math.log(MOST_RIDGE))
-    return Scales(logs, math.exp(float(log_ridge)))
+    with threads(1):  # matrices this small gain little from more, and lose much where cores are busy
+        patches = _near_patches(problem, generator) if near else _random_patches(problem, generator)
+        logs, log_ridge = start.logs.clone(), torch.tensor(math.log(max(start.ridge, LEAST_RIDGE)), dtype=torch.float64)
+        first, second = torch.zeros(len(logs) + 1, dtype=torch.float64), torch.zeros(len(logs) + 1, dtype=torch.float64)
+        for step in range(steps):
+            some = patches(logs)
+            found = loss_slope(some, logs, log_ridge, len(some.embedded) // 2 if near else None)
+            bar.advance()
+            if found is None:  # singular in float64: only a larger ridge helps
+                log_ridge += 1.0
+                continue
+            # Adam, written out: torch.optim takes two seconds to import.
+            slope = torch.cat((found.logs, found.log_ridge.unsqueeze(0)))
+            first.mul_(BETAS[0]).add_(slope, alpha=1 - BETAS[0])
+            second.mul_(BETAS[1]).addcmul_(slope, slope, value=1 - BETAS[1])
+            rate = RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
+            spread = (second / (1 - BETAS[1] ** (step + 1))).sqrt() + 1e-8
+            move = rate / (1 - BETAS[0] ** (step + 1)) * first / spread
+            logs = (logs - move[:-1]).clamp(LEAST_LOG, MOST_LOG)
+            log_ridge = (log_ridge - move[-1]).clamp(math.log(LEAST_RIDGE), math.log(MOST_RIDGE))
+        return Scales(logs, math.exp(float(log_ridge)))
 
 
 def _random_patches(problem: Problem, generator: torch.Generator) -> Callable[[Tensor], Problem]:
