@@ -13,7 +13,7 @@ from torchkrr import errors
 PACKAGE = pathlib.Path(torchkrr.__file__).parent
 LAYERS = [
     {"errors"},
-    {"_checks", "_chunking", "_native", "_precision", "_progress", "_state"},
+    {"_checks", "_chunking", "_files", "_native", "_precision", "_progress", "_state"},
     {"distances"},
     {"_radial"},
     {"transforms"},
@@ -51,9 +51,11 @@ ORDERED_FOLDERS = {
         "table",
         "reading",
         "state",
+        "storage",
         "base",
         "regressors",
         "classifier",
+        "loading",
     ],
 }
 MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]
@@ -110,16 +112,19 @@ def test_core_needs_only_torch_and_numpy():
         "abc",
         "collections",
         "concurrent",
+        "contextlib",
         "copy",
         "ctypes",
         "dataclasses",
         "functools",
+        "hashlib",
         "importlib",
+        "json",
         "math",
         "numbers",
         "os",
     }
-    standard |= {"pathlib", "sys", "threading", "weakref", "time", "types", "typing", "warnings"}
+    standard |= {"pathlib", "secrets", "stat", "sys", "threading", "weakref", "time", "types", "typing", "warnings"}
     for path in PACKAGE.rglob("*.py"):
         extra = {"sklearn", "scipy"} if path.parent.name == "estimators" else set()
         for node in ast.walk(ast.parse(path.read_text())):

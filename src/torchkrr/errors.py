@@ -38,6 +38,10 @@ class BackendError(KernelRidgeError, RuntimeError):
     """The backend that was asked for cannot do what was asked."""
 
 
+class FileError(InputError):
+    """A file is missing, damaged, of another kind or version, or cannot be written; the message says which."""
+
+
 class MissingExtraError(KernelRidgeError, ImportError):
     """An optional dependency is not installed; the message names the extra."""
 

@@ -14,6 +14,7 @@ except ImportError:
 
 from .base import Explanation
 from .classifier import LocalKernelRidgeClassifier
+from .loading import load
 from .regressors import Interval, KernelRidgeRegressor, LocalKernelRidgeRegressor
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "KernelRidgeRegressor",
     "LocalKernelRidgeClassifier",
     "LocalKernelRidgeRegressor",
+    "load",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import FileError, InputError
 from ..tuning.scores import Loss
 from .choose import choose
 from .columns import Array
@@ -20,6 +21,7 @@ from .predictor import Predictor, Unit
 from .reading import read_table, read_weights, tensor, wanted_of
 from .rows import Rows, different_points
 from .state import Plain, Tensors, parameters_from, plain_parameters, predictor_from, predictor_state
+from .storage import Stored, read_model, write_model
 from .table import TableEncoder, categorical_columns, fit_encoder
 from .threads import threads
 
@@ -131,6 +133,30 @@ class KernelRidgeBase(BaseEstimator):
         with threads(self.n_jobs):
             distances, indices = self._predictor.nearest_rows(query, count)
         return (distances.numpy(), indices.numpy()) if return_distance else indices.numpy()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything that was given and fitted to one file, for `torchkrr.estimators.load`; no pickle is involved.
+
+        The file is there complete or not at all. An attribute `notes_`, a dictionary that JSON can hold, goes with it.
+        """
+        tensors, plain = self._state()
+        write_model(path, Stored(type(self).__name__, tensors, {**plain, "notes": getattr(self, "notes_", {})}))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Any:
+        """The estimator of this class that `save` wrote to `path`; `torchkrr.estimators.load` reads any class."""
+        return cls._from_stored(path, read_model(path))
+
+    @classmethod
+    def _from_stored(cls, path: str | os.PathLike[str], stored: Stored) -> Any:
+        if stored.kind != cls.__name__:
+            raise FileError(f"{path} holds a {stored.kind}, not a {cls.__name__}. torchkrr.estimators.load reads either.")
+        try:
+            found = cls._from_state(stored.tensors, stored.plain)
+            found.notes_ = dict(stored.plain["notes"])
+        except (KeyError, TypeError, RuntimeError, ValueError) as error:
+            raise FileError(f"{path} does not hold what a {cls.__name__} is made of: {error!r}.") from error
+        return found
 
     def _query(self, X: Any) -> Tensor:
         check_is_fitted(self)

@@ -1,0 +1,68 @@
+"""Files that appear complete or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import secrets
+import stat
+from collections.abc import Iterator
+
+from .errors import FileError
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+    """A temporary file beside `path` to write into; it takes the place of `path` at the end, or is removed after an error.
+
+    An interrupt counts as an error. What was at `path` before stays until the new file is complete and on the disk.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "notes.txt"
+        >>> with replacing(path) as temporary:
+        ...     _ = temporary.write_text("done")
+        >>> path.read_text()
+        'done'
+    """
+    target = writable(path)
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.partial")
+    try:
+        with open(temporary, "xb"):
+            pass
+    except OSError as error:
+        raise FileError(f"Cannot write into the folder {target.parent}: {error.strerror or error}.") from error
+    try:
+        yield temporary
+        if target.exists():
+            os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def writable(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The file that `path` stands for, links followed, if one can be there; else an error, before any work is done."""
+    target = pathlib.Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileError(f"The folder {target.parent} for the file {target.name} does not exist. Create it first.")
+    if target.is_dir():
+        raise FileError(f"{path} is a folder. Name a file, such as {pathlib.Path(path) / 'result'}.")
+    if target.exists() and not target.is_file():
+        raise FileError(f"{path} is a device or a pipe, which cannot be replaced. Name an ordinary file.")
+    return target
+
+
+def _sync_folder(folder: pathlib.Path) -> None:
+    # So that the new name survives a power failure too; not every system lets a folder be opened.
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
