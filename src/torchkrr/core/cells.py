@@ -88,14 +88,22 @@ def recentered(neighborhoods: Neighborhoods) -> tuple[Tensor, Tensor]:
     members, squared = neighborhoods.members, neighborhoods.member_squared
     mean = members.detach().mean(1)  # (q, E)
     outside = mean.square().sum(-1) > OUTSIDE * squared.detach().mean(-1)  # (q,)
-    if not bool(outside.any()):
+    if is_host(members) and not bool(outside.any()):
         return members, squared
     members = members - torch.where(outside.unsqueeze(-1), mean, 0.0).unsqueeze(1)
     return members, members.square().sum(-1)
 
 
+def is_host(tensor: Tensor) -> bool:
+    """Whether to look at numbers costs nothing; an accelerator would have to be waited for."""
+    return tensor.device.type == "cpu"
+
+
 def pair_squared(members: Tensor, squared: Tensor) -> Tensor:
     """Squared distances between the members, zero on the diagonal exactly."""
+    if not is_host(members) and not torch.is_grad_enabled():
+        # All of them by difference: which pairs are close is known on the device only.
+        return torch.cdist(members, members, compute_mode="donot_use_mm_for_euclid_dist").square_()
     sums = squared.unsqueeze(-1) + squared.unsqueeze(-2)  # (q, M, M)
     pairs = torch.baddbmm(sums, members, members.mT, alpha=-2)
     pairs.diagonal(dim1=-2, dim2=-1).zero_()
