@@ -1,0 +1,83 @@
+"""How well a model predicts a table whose targets are known."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._progress import Progress
+from ..errors import InputError
+from ..estimators import load
+from .features import features_of_model
+from .scores import ClassificationScores, RegressionScores
+from .tables import Table, open_table
+from .targets import target_labels, target_numbers
+from .values import Place
+
+COVERAGE = 0.9
+
+
+class Wanted(NamedTuple):
+    """What `torchkrr evaluate` was asked for."""
+
+    model: str
+    table: str
+    target: list[str] | None = None  # None: as in the fit
+    chunk_rows: int = 10_000
+    delimiter: str | None = None
+    progress: bool = False
+
+
+class Evaluated(NamedTuple):
+    rows: int
+    scores: dict[str, dict[str, float]]  # of each target
+    seconds: float
+
+
+def evaluate_table(wanted: Wanted) -> Evaluated:
+    """Read and predict part by part."""
+    model = load(wanted.model)
+    table = open_table(wanted.table, wanted.delimiter)
+    targets = _targets(wanted, model, table)
+    features = features_of_model(model, table, other=targets)
+    used = [name for name in table.names if name in {*features.names, *targets}]
+    scores: dict[str, Any] = {
+        name: ClassificationScores() if hasattr(model, "classes_") else RegressionScores() for name in targets
+    }
+    start, done = time.monotonic(), 0
+    total = table.num_rows() if wanted.progress else 0
+    with Progress("evaluating", total, shown=wanted.progress) as bar:
+        for part in table.parts(used, wanted.chunk_rows):
+            place = Place(table.path, done + 1, table.delimiter is None)
+            _add(scores, model, features.frame(part, place), part, place)
+            done += part.num_rows
+            bar.advance(part.num_rows, note=f"{done / (time.monotonic() - start):.0f} rows/s")
+        bar.total = done
+    return Evaluated(done, {name: score.result() for name, score in scores.items()}, time.monotonic() - start)
+
+
+def _add(scores: dict[str, Any], model: Any, query: Any, part: Any, place: Place) -> None:
+    if hasattr(model, "classes_"):
+        ((name, score),) = scores.items()
+        labels = target_labels(part.column(name), name, place, model.classes_)
+        score.add(np.searchsorted(model.classes_, labels), model.predict_proba(query).astype(np.float64))
+        return
+    known = {name: target_numbers(part.column(name), name, place) for name in scores}
+    found = (*model.predict(query, return_std=True), *model.predict_interval(query, coverage=COVERAGE))
+    for at, (name, score) in enumerate(scores.items()):
+        score.add(known[name], *(np.float64(one.reshape(len(known[name]), -1)[:, at]) for one in found))
+
+
+def _targets(wanted: Wanted, model: Any, table: Table) -> list[str]:
+    targets = wanted.target or model.notes_.get("targets")
+    if not targets:
+        raise InputError(
+            f"{wanted.model} does not say what its target is called. Name the column of {table.path}: --target."
+        )
+    count = 1 if hasattr(model, "classes_") else len(model._predictor.offset)
+    if len(targets) != count:
+        raise InputError(f"{wanted.model} predicts {count} targets, got {len(targets)}: {', '.join(targets)}.")
+    table.require(targets, "the target")
+    return list(targets)
