@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 
 DATA ?= uci
 
-.PHONY: demo test lint types unit without-compiler bench bench-tuning figures clean
+.PHONY: demo test lint types unit without-compiler bench bench-tuning bench-uci figures clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/digits.py --out runs/demo
@@ -47,6 +47,11 @@ bench-tuning: $(INSTALLED)
 	$(BIN)/python -m benchmarks.metric --data $(DATA) --out benchmarks/results
 	$(BIN)/python -m benchmarks.coverage --data $(DATA) --out benchmarks/results
 	$(BIN)/python -m benchmarks.sensitivity --data $(DATA) --out benchmarks/results
+
+# Needs the same: the estimators beside gradient boosting and others. An hour on two cores; it resumes.
+bench-uci: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement benchmarks/requirements.txt
+	$(BIN)/python -m benchmarks.uci --data $(DATA) --out benchmarks/results
 
 # Every picture and number of the documentation.
 figures: $(INSTALLED)
