@@ -86,7 +86,8 @@ def report(records: list[harness.Record]) -> str:
         "",
         "Made by `python -m benchmarks.uci --data FOLDER`; records in `uci.jsonl`.",
         f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}.",
-        f"Targets have standard deviation one; mean over {SMALL_SPLITS} splits of tables below {SMALL} rows. Seconds to fit and predict.",
+        "Targets have standard deviation one. Seconds to fit and predict. Tables below "
+        f"{SMALL} rows: mean over {SMALL_SPLITS} splits.",
         "",
     ]
     missing = {record["method"]: record["missing"] for record in records if "missing" in record}

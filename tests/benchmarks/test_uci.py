@@ -4,9 +4,9 @@ import gzip
 
 import numpy as np
 import pytest
+from benchmarks.optional import NotInstalledError
 
 from benchmarks import harness, tabular, uci
-from benchmarks.optional import NotInstalledError
 
 
 @pytest.fixture
