@@ -23,37 +23,48 @@ class Output(Protocol):
     def write(self, columns: Mapping[str, Any]) -> None: ...
 
 
-class _Writing:
-    """Opens its file with the first part, which says which columns there are."""
-
-    def __init__(self, path: pathlib.Path, delimiter: str | None) -> None:
-        self.path, self.delimiter = path, delimiter
-        self._writer: Any = None
+class _Text:
+    def __init__(self, path: pathlib.Path, delimiter: str) -> None:
+        self.delimiter = delimiter
+        self._file = open(path, "wb")  # noqa: SIM115
         self._schema: Any = None
-        self._file: Any = None
 
     def write(self, columns: Mapping[str, Any]) -> None:
         part = pa.table(dict(columns), schema=self._schema)
-        if self._writer is None:
+        if self._schema is None:
             self._schema = part.schema
-            self._open()
-        self._writer.write_table(part)
+            header = io.StringIO()
+            csv.writer(header, delimiter=self.delimiter, lineterminator="\n").writerow(part.schema.names)
+            self._file.write(header.getvalue().encode())
+        try:
+            self._file.write(self._lines(part, "none"))
+        except pa.ArrowInvalid:  # some value needs quotes; arrow then puts them around all text
+            self._file.write(self._lines(part, "needed"))
 
-    def _open(self) -> None:
-        if self.delimiter is None:
-            self._writer = pa.parquet.ParquetWriter(self.path, self._schema)
-            return
-        self._file = open(self.path, "wb")  # noqa: SIM115
-        header = io.StringIO()
-        csv.writer(header, delimiter=self.delimiter, lineterminator="\n").writerow(self._schema.names)
-        self._file.write(header.getvalue().encode())
-        options = pa.csv.WriteOptions(include_header=False, delimiter=self.delimiter)
-        self._writer = pa.csv.CSVWriter(self._file, self._schema, write_options=options)
+    def _lines(self, part: Any, quoting: str) -> bytes:
+        lines = io.BytesIO()
+        options = pa.csv.WriteOptions(include_header=False, delimiter=self.delimiter, quoting_style=quoting)
+        pa.csv.write_csv(part, lines, options)
+        return lines.getvalue()
 
     def close(self) -> None:
-        for one in (self._writer, self._file):
-            if one is not None:
-                one.close()
+        self._file.close()
+
+
+class _Parquet:
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self._writer: Any = None
+
+    def write(self, columns: Mapping[str, Any]) -> None:
+        part = pa.table(dict(columns), schema=None if self._writer is None else self._writer.schema)
+        if self._writer is None:
+            self._writer = pa.parquet.ParquetWriter(self.path, part.schema)
+        self._writer.write_table(part)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
 
 
 def output_kind(path: str) -> str | None:
@@ -69,7 +80,7 @@ def output(path: str) -> Iterator[Output]:
     """A table to write into; the file is there at the end, or not at all."""
     delimiter = output_kind(path)
     with replacing(path) as temporary:
-        writing = _Writing(temporary, delimiter)
+        writing = _Parquet(temporary) if delimiter is None else _Text(temporary, delimiter)
         try:
             yield writing
         finally:

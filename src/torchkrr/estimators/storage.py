@@ -106,7 +106,7 @@ def _what_it_is(path: pathlib.Path, start: bytes) -> str:
     for signature, name in SIGNATURES.items():
         if start.startswith(signature):
             return f"{name}, not a model"
-    if start.isascii() and start.decode().isprintable():
+    if start.isascii() and "".join(start.decode().split()).isprintable():
         return f"not a model: it begins with the text {start.decode()!r}"
     length = int.from_bytes(start, "little")
     if len(start) == 8 and path.stat().st_size < 8 + length < 8 + 100_000_000:

@@ -1,0 +1,193 @@
+"""What is wrong with what was given is said in one paragraph, and nothing is written."""
+
+import os
+import re
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from tests.cli.running import FAST, fails, works
+
+from torchkrr.cli import main
+
+GOOD = "a,b,y\n" + "".join(f"{i},{i % 7},{2 * i}\n" for i in range(30))
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+
+
+def with_row(row, text):
+    lines = GOOD.splitlines()
+    lines[row] = text
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ("", "is empty"),
+        ("\n\n", "has no header"),
+        ("a,b,y\n", "has a header but no rows"),
+        (GOOD.replace(",", ";"), r"has a single column, 'a;b;y'.*looks separated by ';': pass it as --delimiter"),
+        (GOOD.replace(",", "\t"), r"looks separated by '\\t' \(a tab\)"),
+        (GOOD.replace("a,b,y", "a,a,y"), "has two columns named 'a'"),
+        (GOOD.replace("a,b,y", "a,b,z"), r"has no column 'y', named by --target.*Its columns: a, b, z"),
+        (GOOD.replace("a,b,y", "a,y"), r"Row 1 of .* has 3 values, but the header has 2 columns"),
+        (with_row(12, "1,2"), r"Row 12 of .* has 2 values, but the header has 3 columns"),
+        (with_row(12, "1,two,3"), r"Column 'b' of .* holds numbers, but row 12 holds 'two'.*--categorical"),
+        (with_row(12, "inf,2,3"), r"Column 'a' of .* holds an infinite value in row 12"),
+        (with_row(12, "1,2,"), r"Target 'y' of .* is missing in row 12"),
+        (with_row(12, "1,2,many"), r"Column 'y' of .* must hold numbers, but row 12 holds 'many'"),
+        (PNG, "is not a text file"),
+        (GOOD.replace("a,b", "größe,b").encode("latin1"), "is not encoded in UTF-8"),
+        (with_row(3, "1,é,3").encode("latin1"), "is not encoded in UTF-8"),
+        (b"PAR1" + PNG, "is a Parquet file. Rename it"),
+    ],
+)
+def test_a_broken_training_table(tmp_path, capsys, contents, message):
+    path = tmp_path / "train.csv"
+    path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
+    error = fails(capsys, "fit", path, "--target", "y", "--out", tmp_path / "m.krr", *FAST)
+    assert re.search(message, error), error
+    assert os.listdir(tmp_path) == ["train.csv"]
+
+
+@pytest.fixture
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "train.csv").write_text(GOOD)
+    works("fit", folder / "train.csv", "--target", "y", "--out", folder / "m.krr", *FAST)
+    return folder / "m.krr"
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (GOOD.replace("a,b,y", "a,bb,y"), r"has no column 'b', which the model was fitted with. Did you mean 'bb'\?"),
+        (with_row(12, "1,two,3"), r"Column 'b' of .* must hold numbers, but row 12 holds 'two'"),
+        (GOOD + "1,2\n", r"Row 31 of .* has 2 values"),
+        ("a,b,y\n", "has a header but no rows"),
+    ],
+)
+def test_a_broken_table_to_predict(model, tmp_path, capsys, command, contents, message):
+    (tmp_path / "new.csv").write_text(contents)
+    (tmp_path / "old.csv").write_text("kept")
+    more = ["--out", tmp_path / "old.csv"] if command == "predict" else []
+    error = fails(capsys, command, model, tmp_path / "new.csv", "--chunk-rows", 5, *more, "--quiet")
+    assert re.search(message, error), error
+    assert sorted(os.listdir(tmp_path)) == ["new.csv", "old.csv"]
+    assert (tmp_path / "old.csv").read_text() == "kept"
+
+
+def test_a_value_far_down_is_named_with_its_row(model, tmp_path, capsys):
+    rows = [f"{i}.25,{i % 7},0" for i in range(120_000)]
+    rows[99_999] = "1,many,0"
+    (tmp_path / "new.csv").write_text("a,b,y\n" + "\n".join(rows))
+    error = fails(capsys, "predict", model, tmp_path / "new.csv", "--out", tmp_path / "o.csv", "--quiet")
+    assert "row 100000 holds 'many'" in error
+    rows[99_999] = "1,2,3,4"
+    (tmp_path / "new.csv").write_text("a,b,y\n" + "\n".join(rows))
+    error = fails(capsys, "predict", model, tmp_path / "new.csv", "--out", tmp_path / "o.csv", "--quiet")
+    assert "Row 100000 of" in error
+    assert os.listdir(tmp_path) == ["new.csv"]
+
+
+def test_files_that_are_not_there(model, tmp_path, capsys):
+    (tmp_path / "new.csv").write_text(GOOD)
+    new, out = tmp_path / "new.csv", tmp_path / "o.csv"
+    assert "cannot be read: No such file" in fails(capsys, "predict", model, tmp_path / "nowhere.csv", "--out", out)
+    assert "cannot be read: No such file" in fails(capsys, "predict", tmp_path / "no.krr", new, "--out", out)
+    assert "cannot be read: Is a directory" in fails(capsys, "evaluate", tmp_path, new)
+    assert "nowhere for the file o.csv does not exist" in fails(
+        capsys, "predict", model, new, "--out", tmp_path / "nowhere/o.csv"
+    )
+    wanted = ["--target", "y", *FAST]
+    assert "does not exist" in fails(capsys, "fit", new, *wanted, "--out", tmp_path / "nowhere/m.krr")
+    assert os.listdir(tmp_path) == ["new.csv"]
+
+
+def test_files_of_another_kind(model, tmp_path, capsys):
+    (tmp_path / "new.csv").write_text(GOOD)
+    (tmp_path / "new.parquet").write_text(GOOD)
+    (tmp_path / "new.xlsx").write_text(GOOD)
+    new, out = tmp_path / "new.csv", tmp_path / "o.csv"
+    assert "begins with the text 'a,b,y" in fails(capsys, "predict", new, new, "--out", out)
+    assert "is not a Parquet file, or is damaged" in fails(capsys, "predict", model, tmp_path / "new.parquet", "--out", out)
+    assert "must end in .csv" in fails(capsys, "predict", model, tmp_path / "new.xlsx", "--out", out)
+    assert "o.txt must end in .csv or" in fails(capsys, "predict", model, new, "--out", tmp_path / "o.txt")
+
+
+def test_a_cut_parquet_file_and_one_with_dates(model, tmp_path, capsys):
+    path = tmp_path / "new.parquet"
+    frame = pd.DataFrame({"a": range(9), "b": 1.0})
+    frame.to_parquet(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert "is not a Parquet file, or is damaged" in fails(capsys, "predict", model, path, "--out", tmp_path / "o.csv")
+    pa.parquet.write_table(pa.table({"a": pa.array([1, 2], pa.date32()), "b": [1, 2]}), path)
+    error = fails(capsys, "predict", model, path, "--out", tmp_path / "o.csv", "--quiet")
+    assert "Column 'a'" in error
+    assert "has the type date32[day]" in error
+
+
+def test_options_that_do_not_fit_the_model(model, models, tmp_path, capsys):
+    wine, out = (models / "wine.krr", models / "wine_test.csv"), ("--out", tmp_path / "o.csv")
+    assert "predicts classes, for which there is no --interval" in fails(capsys, "predict", *wine, *out, "--interval", 0.9)
+    assert "predicts classes, for which there is no --std" in fails(capsys, "predict", *wine, *out, "--std")
+    (tmp_path / "new.csv").write_text(GOOD.replace("a,b,y", "a,b,std"))
+    new = (model, tmp_path / "new.csv")
+    assert "predicts numbers, for which there is no --proba" in fails(capsys, "predict", *new, *out, "--proba")
+    assert "no column 'key', named by --id" in fails(capsys, "predict", *new, *out, "--id", "key")
+    assert "a column 'std' of its own" in fails(capsys, "predict", *new, *out, "--id", "std", "--std", "--quiet")
+    assert "has no column 'y', the target" in fails(capsys, "evaluate", *new)
+    assert "predicts 1 targets, got 2" in fails(capsys, "evaluate", *new, "--target", "a,std")
+    assert os.listdir(tmp_path) == ["new.csv"]
+
+
+def test_an_unknown_class_is_named(models, tmp_path, capsys):
+    text = (models / "wine_test.csv").read_text().replace("class_1", "class_9")
+    (tmp_path / "new.csv").write_text(text)
+    error = fails(capsys, "evaluate", models / "wine.krr", tmp_path / "new.csv", "--quiet")
+    assert "holds the class 'class_9'" in error
+    assert "Its classes: class_0, class_1, class_2" in error
+
+
+def test_columns_that_cannot_be_used_for_a_fit(tmp_path, capsys):
+    (tmp_path / "train.csv").write_text(GOOD)
+    start, end = ("fit", tmp_path / "train.csv"), ("--out", tmp_path / "m.krr", *FAST)
+    assert "no column 'c', named by --categorical" in fails(capsys, *start, "--target", "y", "--categorical", "c", *end)
+    assert "no column 'w', named by --sample-weight" in fails(capsys, *start, "--target", "y", "--sample-weight", "w", *end)
+    assert "no column 'i', named by --ignore" in fails(capsys, *start, "--target", "y", "--ignore", "i", *end)
+    assert "no columns to predict from" in fails(capsys, *start, "--target", "y", "--ignore", "a,b", *end)
+    more = ("--target", "a,b", "--task", "classification")
+    assert "Classification takes one target" in fails(capsys, *start, *more, *end)
+    (tmp_path / "train.csv").write_text(with_row(4, "1,-2,3"))
+    assert "missing or negative in row 4" in fails(capsys, *start, "--target", "y", "--sample-weight", "b", *end)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["fly"],
+        ["fit", "t.csv", "--out", "m.krr"],
+        ["fit", "t.csv", "--target", "a,,b", "--out", "m.krr"],
+        ["fit", "t.csv", "--target", "a", "--out", "m.krr", "--neighbors", "0"],
+        ["fit", "t.csv", "--target", "a", "--out", "m.krr", "--metric", "round"],
+        ["predict", "m.krr", "t.csv", "--out", "o.csv", "--interval", "90"],
+        ["predict", "m.krr", "t.csv", "--out", "o.csv", "--explain", "-1"],
+        ["predict", "m.krr", "t.csv", "--out", "o.csv", "--chunk-rows", "0"],
+        ["evaluate", "m.krr", "t.csv", "--delimiter", ";;"],
+    ],
+)
+def test_wrong_usage_exits_with_two(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert "usage: torchkrr" in capsys.readouterr().err
+
+
+def test_debug_shows_where_an_error_comes_from(tmp_path, capsys):
+    assert main(["evaluate", str(tmp_path / "m.krr"), "t.csv", "--debug"]) == 1
+    error = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in error
+    assert error.splitlines()[-1].startswith("torchkrr: The model")
