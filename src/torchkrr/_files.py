@@ -29,14 +29,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     target = writable(path)
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.partial")
     try:
-        with open(temporary, "xb"):
-            pass
+        with open(temporary, "xb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     except OSError as error:
         raise FileError(f"Cannot write into the folder {target.parent}: {error.strerror or error}.") from error
     try:
         yield temporary
-        if target.exists():
-            os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+        # As what it replaces, or as any new file, whoever wrote it.
+        os.chmod(temporary, stat.S_IMODE(target.stat().st_mode) if target.exists() else mode)
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, target)

@@ -51,8 +51,10 @@ def write_model(path: str | os.PathLike[str], stored: Stored) -> None:
     state = np.frombuffer(json.dumps(stored.plain).encode(), dtype=np.uint8).copy()
     tensors = {**stored.tensors, STATE: torch.from_numpy(state)}
     header = {"format": FORMAT, "version": VERSION, "class": stored.kind, "sha256": _checksum(stored.kind, tensors)}
+    # Not save_file: where it writes, and what it leaves after an error, is its own affair.
+    contents = library.save(tensors, metadata={FORMAT: json.dumps(header)})
     with replacing(path) as temporary:
-        library.save_file(tensors, temporary, metadata={FORMAT: json.dumps(header)})
+        temporary.write_bytes(contents)
 
 
 def read_model(path: str | os.PathLike[str]) -> Stored:
