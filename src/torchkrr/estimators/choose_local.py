@@ -33,7 +33,7 @@ SAMPLES = 1000
 SCREEN_ROWS = 400
 RANDOM_STEPS, NEAR_STEPS = 40, 200
 REFINE_STEPS, REFINE_SECONDS = 200, 15.0
-SINGLE_RIDGE = 1e-6  # least ridge that is solved in float32
+SINGLE_RIDGE = 1e-6  # least ridge whose neighbors are searched in float32
 
 
 class _Choice(NamedTuple):

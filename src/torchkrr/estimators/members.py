@@ -23,6 +23,7 @@ from .rows import Centers
 
 MOST_DENSE = 5000  # centers; a member for every center has this many neighbors at most
 DENSE_BUT_LOCAL = 400
+SINGLE_RIDGE = 1e-3  # least ridge that is solved in float32
 RAISED = 1e-12
 
 
@@ -31,7 +32,7 @@ class Member(NamedTuple):
     ridge: float
     num_neighbors: int | None  # None: every center
     share: float  # of the prediction
-    single: bool = False  # on neighbors, computed in float32 whatever the data
+    single: bool = False  # neighbors are searched in float32 whatever the data
 
 
 class Found(NamedTuple):
@@ -137,43 +138,49 @@ def _factor(gram: Tensor, ridges: Tensor) -> Tensor:
 
 
 class LocalSolved:
-    """The nearest centers of each query, found anew for each; in the dtype of the data."""
+    """The nearest centers of each query, found anew for each."""
 
     def __init__(self, member: Member, centers: Centers, num_neighbors: int) -> None:
-        self.dtype = torch.float32 if member.single else centers.points.dtype
+        searched = torch.float32 if member.single else centers.points.dtype
+        # Below this ridge float32 resolves hardly any cell: each would be solved twice.
+        self.dtype = torch.float64 if member.ridge < SINGLE_RIDGE else searched
         self.kernel, self.num_neighbors = member.kernel, num_neighbors
         self.points, self.values = centers.points.to(self.dtype), centers.values.to(self.dtype)
         self.ridge = member.ridge
         equal = bool((centers.weights == 1).all())
         self.ridges: float | Tensor = member.ridge if equal else member.ridge / centers.weights
+        self.embedded = self.kernel.embed(self.points)
         self.index = ExactIndex()
-        self.index.build(self.kernel.embed(self.points))
+        self.index.build(self.embedded.to(searched))
 
     def predict(self, query: Tensor) -> Tensor:
         return self.find(query).mean
 
     def find(self, query: Tensor) -> Found:
-        query = query.to(self.dtype)
-        mean, power = self._solve(query, self._nearest(query), "mean")
+        query, embedded, indices = self._nearest(query)
+        mean, power = self._solve(query, embedded, indices, "mean")
         return Found(mean, power.double().square() + self.ridge)
 
     def weights(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        query = query.to(self.dtype)
-        indices = self._nearest(query)
-        return indices, self._solve(query, indices, "weights")[0]
+        query, embedded, indices = self._nearest(query)
+        return indices, self._solve(query, embedded, indices, "weights")[0]
 
     def left_out(self, which: Tensor) -> Found:
-        query = self.points[which]
+        query, embedded = self.points[which], self.embedded[which]
         others = min(self.num_neighbors, len(self.points) - 1)
-        indices = self.index.search(self.kernel.embed(query), others, exclude=which).indices
-        mean, power = self._solve(query, indices, "mean")
+        assert self.index.points is not None
+        indices = self.index.search(self.index.points[which], others, exclude=which).indices
+        mean, power = self._solve(query, embedded, indices, "mean")
         return Found(mean, power.double().square() + self.ridge)
 
-    def _nearest(self, query: Tensor) -> Tensor:
-        return self.index.search(self.kernel.embed(query), self.num_neighbors).indices
-
-    def _solve(self, query: Tensor, indices: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    def _nearest(self, query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The query in the dtype of the solve, its embedding, and its neighbors."""
         assert self.index.points is not None
+        query = query.to(self.dtype)
+        embedded = self.kernel.embed(query)
+        return query, embedded, self.index.search(embedded.to(self.index.points.dtype), self.num_neighbors).indices
+
+    def _solve(self, query: Tensor, embedded: Tensor, indices: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         return solve_local(
             query,
             self.points,
@@ -184,5 +191,5 @@ class LocalSolved:
             trend="constant",
             on_singular="warn",
             kind=kind,  # type: ignore[arg-type]
-            embedded=(self.kernel.embed(query), self.index.points),
+            embedded=(embedded, self.embedded),
         )
