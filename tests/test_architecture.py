@@ -50,6 +50,7 @@ ORDERED_FOLDERS = {
         "choose_local",
         "choose",
         "uncertainty",
+        "explaining",
         "predictor",
         "table",
         "reading",

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,11 +13,13 @@ from ..errors import InputError
 from ..neighbors import nearest
 from ..tuning.leave_one_out import sample_rows
 from .columns import Array
+from .explaining import rows_behind
 from .members import Member, Solved, mixed, solve
 from .rows import Centers, Rows, different_points
 from .uncertainty import SAMPLES, Residuals, residuals_of
 
-EXPLAINED_AT_ONCE = 256
+EXPLAINED_AT_ONCE = 256  # queries
+EXPLAINED_WEIGHTS = 4_000_000  # of all centers, at once
 
 
 class Predictor:
@@ -87,41 +88,22 @@ class Predictor:
     @torch.no_grad()
     def explain(self, query: Tensor, most: int | None) -> tuple[Array, Array]:
         """Rows and weights of each prediction, largest weight first, `(Q, R)` each."""
-        centers = self._known_centers()
-        order, starts, sizes = self._members_of_centers(centers)
-        share_of_row = (self.rows.weights[order] / centers.weights[centers.of_row[order]]).numpy()
-        chosen = []
-        for weights in self._center_weights(query):
-            used = np.flatnonzero(weights)
-            # Each center stands for its rows, one after another.
-            repeats = sizes[used]
-            places = np.repeat(starts[used] - np.r_[0, np.cumsum(repeats)[:-1]], repeats) + np.arange(repeats.sum())
-            weight = np.repeat(weights[used], repeats) * share_of_row[places]
-            largest = np.argsort(-np.abs(weight), kind="stable")[:most]
-            chosen.append((order[places[largest]], weight[largest]))
-        width = max(len(rows) for rows, _ in chosen)
-        rows = np.stack([np.r_[rows, np.full(width - len(rows), rows[0])] for rows, _ in chosen])
-        all_weights = np.stack([np.r_[weight, np.zeros(width - len(weight))] for _, weight in chosen])
-        return rows.astype(np.int64), all_weights.astype(query.numpy().dtype)
+        rows, weights = rows_behind(self._center_weights(query), self.rows, self._known_centers(), most)
+        return rows, weights.astype(query.numpy().dtype)
 
-    def _center_weights(self, query: Tensor) -> Iterator[Array]:
-        """The weight of every center in each prediction, one query after another."""
+    def _center_weights(self, query: Tensor) -> Iterator[tuple[Array, Array]]:
+        """Centers, each once, and their weights in each prediction, for some queries after others."""
         count = len(self._known_centers().points)
-        for part in query.split(EXPLAINED_AT_ONCE):
+        for part in query.split(max(1, min(EXPLAINED_AT_ONCE, EXPLAINED_WEIGHTS // count))):
             found = [solved.weights(part) for solved in self.solved()]
-            for at in range(len(part)):
-                total = np.zeros(count)
-                for member, (indices, weights) in zip(self.members, found, strict=True):
-                    total[indices[at].numpy()] += member.share * weights[at].double().numpy()
-                yield total
-
-    def _members_of_centers(self, centers: Centers) -> tuple[Array, Array, Array]:
-        """Rows sorted by their center, where each center begins, and how many rows it has."""
-        of_row = centers.of_row.numpy()
-        order = np.argsort(of_row, kind="stable")
-        order = order[of_row[order] >= 0]
-        sizes = np.bincount(of_row[order], minlength=len(centers.points))
-        return order, np.r_[0, np.cumsum(sizes)[:-1]], sizes
+            if len(found) == 1:
+                (indices, weights), share = found[0], self.members[0].share
+                yield indices.numpy(), share * weights.double().numpy()
+                continue
+            total = torch.zeros(len(part), count, dtype=torch.float64)
+            for member, (indices, weights) in zip(self.members, found, strict=True):
+                total.scatter_add_(1, indices, member.share * weights.double())
+            yield torch.arange(count).expand(len(part), -1).numpy(), total.numpy()
 
     def nearest_rows(self, query: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
         """Distances in the metric of the first member, and rows, `(Q, count)`; without a query, to the nearest others."""
