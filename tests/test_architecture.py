@@ -12,7 +12,7 @@ from torchkrr import errors
 
 PACKAGE = pathlib.Path(torchkrr.__file__).parent
 LAYERS = [
-    {"errors"},
+    {"__version__", "errors"},
     {"_checks", "_chunking", "_files", "_native", "_precision", "_progress", "_state"},
     {"distances"},
     {"_radial"},
