@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 
 import pandas as pd
 import pyarrow as pa
@@ -191,3 +192,11 @@ def test_debug_shows_where_an_error_comes_from(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "Traceback (most recent call last)" in error
     assert error.splitlines()[-1].startswith("torchkrr: The model")
+
+
+def test_a_missing_package_names_the_extra(capsys, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("torchkrr.commands")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    error = fails(capsys, "evaluate", "m.krr", "t.csv")
+    assert 'The command line needs pyarrow, which is not installed: pip install "torchkrr[cli]".' in error

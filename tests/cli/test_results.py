@@ -218,3 +218,12 @@ def test_carried_text_is_quoted_where_it_must_be(models, tmp_path):
     assert list(read(tmp_path / "o.csv")["color"].fillna("")) == list(read(models / "mixed_test.csv")["color"].fillna(""))
     works("predict", models / "mixed.krr", models / "mixed_test.csv", "--out", tmp_path / "o.csv", "--id", "code", "--quiet")
     assert '"' not in (tmp_path / "o.csv").read_text()
+
+
+def test_the_index_of_a_frame_is_no_feature(models, tmp_path):
+    frame = read(models / "wine_train.csv").sample(frac=1, random_state=0)
+    frame.to_csv(tmp_path / "t.csv")
+    frame.to_parquet(tmp_path / "t.parquet")
+    for kind in ("csv", "parquet"):
+        works("fit", tmp_path / f"t.{kind}", "--target", "target", "--out", tmp_path / "m.krr", *FAST)
+        assert list(estimators.load(tmp_path / "m.krr").feature_names_in_) == [name for name in frame if name != "target"]

@@ -57,7 +57,7 @@ def features_of_model(model: Any, table: Table, *, other: Collection[str] = ()) 
     if names is not None:
         table.require([str(name) for name in names], "which the model was fitted with")
         return Features(tuple(Feature(str(name), kind) for name, kind in zip(names, kinds, strict=True)))
-    left = [name for name in table.names if name not in other]
+    left = [name for name in table.data if name not in other]
     if len(left) != len(kinds):
         raise InputError(
             f"The model was fitted without column names, on {len(kinds)} columns; {table.path} has {len(left)} besides "

@@ -104,7 +104,7 @@ def _feature_names(wanted: Wanted, table: Table) -> list[str]:
     table.require(wanted.categorical, "named by --categorical")
     table.require(wanted.ignore, "named by --ignore")
     table.require([wanted.sample_weight] if wanted.sample_weight else [], "named by --sample-weight")
-    names = [name for name in table.names if name not in {*wanted.target, *wanted.ignore, wanted.sample_weight}]
+    names = [name for name in table.data if name not in {*wanted.target, *wanted.ignore, wanted.sample_weight}]
     if not names:
         raise InputError(f"{table.path} has no columns to predict from besides {', '.join(wanted.target)}.")
     return names

@@ -31,6 +31,11 @@ class Table(NamedTuple):
     types: tuple[Any, ...]  # of arrow
     delimiter: str | None  # None: Parquet
 
+    @property
+    def data(self) -> list[str]:
+        """Columns but for the numbering of rows that pandas adds: unnamed in CSV, `__index_level_0__` in Parquet."""
+        return [name for name in self.names if name.strip() and not re.fullmatch(r"__index_level_\d+__", name)]
+
     def require(self, names: Iterable[str], what: str) -> None:
         """That these columns are there; if not, the nearest names that are."""
         for name in names:
@@ -92,6 +97,8 @@ class Table(NamedTuple):
                     whole = pa.Table.from_batches(waiting)
                     yield whole[:rows]
                     waiting, count = whole[rows:].to_batches(), count - rows
+        except pa.ArrowCancelled:
+            raise KeyboardInterrupt from None
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise FileError(self._explained(str(error))) from error
         if count:

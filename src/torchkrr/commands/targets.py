@@ -16,8 +16,6 @@ Task = Literal["regression", "classification"]
 def task_of(column: Any, name: str, place: Place) -> Task:
     """Text, true and false, and just two whole numbers are classes; other numbers are not."""
     values, strange = parsed(column, name, place)
-    if _words(column):
-        return "classification"
     if strange and int(np.isfinite(values).sum()) < len(strange):
         return "classification"
     different = np.unique(values[np.isfinite(values)])
