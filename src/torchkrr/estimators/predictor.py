@@ -94,7 +94,8 @@ class Predictor:
     def _center_weights(self, query: Tensor) -> Iterator[tuple[Array, Array]]:
         """Centers, each once, and their weights in each prediction, for some queries after others."""
         count = len(self._known_centers().points)
-        for part in query.split(max(1, min(EXPLAINED_AT_ONCE, EXPLAINED_WEIGHTS // count))):
+        most = EXPLAINED_AT_ONCE if len(self.members) == 1 else EXPLAINED_WEIGHTS // count
+        for part in query.split(max(1, min(EXPLAINED_AT_ONCE, most))):
             found = [solved.weights(part) for solved in self.solved()]
             if len(found) == 1:
                 (indices, weights), share = found[0], self.members[0].share

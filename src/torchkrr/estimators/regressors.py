@@ -65,6 +65,10 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
         Shape:
             - X: `(Q, D)`; lower, upper: `(Q,)`, or `(Q, C)` if `y` had two dimensions
         """
+        return Interval(*self._predict_all(X, coverage)[2:])
+
+    def _predict_all(self, X: Any, coverage: float) -> tuple[Array, Array, Array, Array]:
+        """Prediction, standard deviation and limits, from one solve."""
         if not isinstance(coverage, numbers.Real) or not 0 < coverage < 1:
             raise InputError(f"coverage must be a number between 0 and 1, such as 0.9, got {coverage!r}.")
         query = self._query(X)
@@ -72,7 +76,8 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
             mean, std, _ = self._predictor.std(query)
             half = self._predictor.residuals().quantile(float(coverage)) * std
         kind = query.numpy().dtype
-        return Interval(*(self._shaped(limit.numpy().astype(kind)) for limit in (mean - half, mean + half)))
+        first, second, lower, upper = (one.numpy().astype(kind) for one in (mean, std, mean - half, mean + half))
+        return self._shaped(first), self._shaped(second), self._shaped(lower), self._shaped(upper)
 
     def _shaped(self, found: Array) -> Array:
         return found[:, 0] if self._one_dimensional else found
