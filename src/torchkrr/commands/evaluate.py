@@ -65,7 +65,7 @@ def _add(scores: dict[str, Any], model: Any, query: Any, part: Any, place: Place
         score.add(np.searchsorted(model.classes_, labels), model.predict_proba(query).astype(np.float64))
         return
     known = {name: target_numbers(part.column(name), name, place) for name in scores}
-    found = (*model.predict(query, return_std=True), *model.predict_interval(query, coverage=COVERAGE))
+    found = model._predict_all(query, COVERAGE)
     for at, (name, score) in enumerate(scores.items()):
         score.add(known[name], *(np.float64(one.reshape(len(known[name]), -1)[:, at]) for one in found))
 

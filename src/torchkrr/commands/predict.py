@@ -78,12 +78,14 @@ def predictions(model: Any, query: Any, wanted: Wanted) -> dict[str, Any]:
 
 def _regression(model: Any, query: Any, wanted: Wanted) -> dict[str, Any]:
     parts: dict[str, Array] = {}
-    if wanted.std:
+    if wanted.interval is not None:
+        parts["prediction"], parts["std"], parts["lower"], parts["upper"] = model._predict_all(query, wanted.interval)
+    elif wanted.std:
         parts["prediction"], parts["std"] = model.predict(query, return_std=True)
     else:
         parts["prediction"] = model.predict(query)
-    if wanted.interval is not None:
-        parts["lower"], parts["upper"] = model.predict_interval(query, coverage=wanted.interval)
+    if not wanted.std:
+        parts.pop("std", None)
     count = 1 if parts["prediction"].ndim == 1 else parts["prediction"].shape[1]
     targets = model.notes_.get("targets", [str(at + 1) for at in range(count)])
     if count == 1:
