@@ -1,4 +1,4 @@
-"""The optional compiled solver; everything else about the package is in pyproject.toml.
+"""The optional compiled solver and search; everything else about the package is in pyproject.toml.
 
 One library for each instruction set, chosen when it is used. Without a compiler the install succeeds without them.
 """
@@ -19,7 +19,7 @@ if platform.machine().lower() in ("x86_64", "amd64"):
     SETS["avx512"] = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"]
 
 
-def solver(name: str) -> Extension:
+def library(name: str) -> Extension:
     return Extension(
         f"torchkrr.native.fused_{name}",
         sources=[f"{NATIVE}/fused.cpp"],
@@ -33,4 +33,4 @@ def solver(name: str) -> Extension:
 
 
 # Microsoft's compiler has no vector extensions.
-setup(ext_modules=[] if sys.platform == "win32" else [solver(name) for name in SETS])
+setup(ext_modules=[] if sys.platform == "win32" else [library(name) for name in SETS])

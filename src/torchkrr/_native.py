@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 FOLDER = Path(__file__).parent / "native"
 # Best first; what the processor can do is torch's own finding.
 INSTRUCTION_SETS = {"AVX512": ("avx512", "avx2", "baseline"), "AVX2": ("avx2", "baseline")}
 NAMES = {torch.float32: "float", torch.float64: "double"}
-NO_MEMORY = "the tensors have no memory of their own, as inside torch.func"
+NO_MEMORY = "the tensors are more than their memory, as inside torch.func and in forward mode"
 MISSING = "it was not compiled: reinstall torchkrr where a C++ compiler (g++ or clang++) is on the PATH"
 
 
@@ -26,7 +27,7 @@ class Task(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("query", "centers", "values", "ridge", "indices", "starts", "order")),
-        *((name, ctypes.c_void_p) for name in ("mean", "power", "weights", "adjoint", "multiples", "gap")),
+        *((name, ctypes.c_void_p) for name in ("mean", "power", "weights", "adjoint", "multiples")),
         *((name, ctypes.c_void_p) for name in ("cache", "resolved")),
         *((name, ctypes.c_void_p) for name in ("grad_mean", "grad_power")),
         *((name, ctypes.c_void_p) for name in ("grad_query", "grad_centers", "grad_values", "grad_ridge")),
@@ -82,11 +83,16 @@ def opened(name: str, path: Path) -> Library | None:
 
 
 def in_memory(*tensors: Tensor) -> bool:
-    """Whether all of them have an address; those inside `torch.func` have none."""
+    """Whether numbers are all there is to them: inside `torch.func` they have no address, in forward mode a tangent."""
     try:
-        return all(tensor.data_ptr() is not None for tensor in tensors)
+        return all(tensor.data_ptr() is not None and unpack_dual(tensor).tangent is None for tensor in tensors)
     except RuntimeError:
         return False
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """As it lies in memory: contiguous, and with the sign it shows."""
+    return tensor.detach().resolve_neg().contiguous()
 
 
 def call(name: str, dtype: torch.dtype, task: ctypes.Structure) -> None:

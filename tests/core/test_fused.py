@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from tests.kernel_cases import KERNELS
-from torch.autograd import gradcheck
+from tests.nn.layers import run_python
+from torch.autograd import forward_ad, gradcheck
 
 import torchkrr
 from torchkrr import _native, kernels
 from torchkrr import functional as F
+from torchkrr.core import sharing
 from torchkrr.core.cells import CellOptions
 from torchkrr.core.local import local_solve
 from torchkrr.errors import BackendError, RidgeRaisedWarning
@@ -302,3 +304,62 @@ def test_every_register_width(width, tmp_path, monkeypatch):
         for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 2e-3)):
             arguments = (shape, dtype, kernels.RationalQuadratic(1.5 * shape[1] ** 0.5), "mean", True)
             assert_same(everything("fused", *arguments), everything("torch", *arguments), tolerance)
+
+
+@needs_fused
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_far_query_does_not_round_those_that_share_its_cell(dtype, monkeypatch):
+    monkeypatch.setattr(sharing, "WORTHWHILE", 1.0)
+    generator = torch.Generator().manual_seed(1)
+    centers, query = torch.rand(100, 3, generator=generator).to(dtype), torch.rand(21, 3, generator=generator).to(dtype)
+    query[0] = 1e6
+    values, indices = torch.sin(6 * centers[:, :1]), torch.arange(100).expand(21, 100).contiguous()
+    choices = {"kernel": kernels.Matern32(), "ridge": 1e-3, "backend": "fused"}
+    found = F.local_kernel_ridge(query, centers, values, indices, **choices)
+    exact = F.local_kernel_ridge(
+        query.double(), centers.double(), values.double(), indices, **{**choices, "backend": "torch"}
+    )
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=2e-4 if dtype == torch.float32 else 1e-10)
+
+
+@needs_fused
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, on entering forward mode
+def test_memory_is_not_all_there_is_to_a_tensor():
+    query, centers, values, indices = problem((9, 3, 2), torch.float64)
+    choices = {"kernel": kernels.Matern52(2.0), "ridge": 1e-2}
+    expected = F.local_kernel_ridge(query, centers, -values, indices, backend="torch", **choices)
+    lazily = F.local_kernel_ridge(query, centers, torch._neg_view(values), indices, backend="fused", **choices)
+    torch.testing.assert_close(lazily, expected)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(values, torch.ones_like(values))
+        with pytest.raises(BackendError, match="forward mode"):
+            F.local_kernel_ridge(query, centers, dual, indices, backend="fused", **choices)
+        tangent = forward_ad.unpack_dual(F.local_kernel_ridge(query, centers, dual, indices, **choices)).tangent
+    ones = F.local_kernel_ridge(query, centers, torch.ones_like(values), indices, backend="torch", **choices)
+    torch.testing.assert_close(tangent, ones)  # linear in the values
+
+
+OUT_OF_MEMORY = """
+    import resource, torch
+    from torchkrr import kernels, nn
+
+    torch.manual_seed(0)
+    torch.set_num_threads(2)
+    query, centers, values = torch.randn(20000, 3), torch.randn(3000, 3), torch.randn(3000, 1)
+    layer = nn.LocalKernelRidge(centers, values, 200, kernel=kernels.Matern32(), ridge=1e-2, keep_factors=100000)
+    plain = nn.LocalKernelRidge(centers, values, 200, kernel=kernels.Matern32(), ridge=1e-2)
+    with torch.no_grad():
+        expected = plain(query)
+        layer(query[:100])
+        pages = int(open("/proc/self/statm").read().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (400 << 20),) * 2)
+        found = layer(query)  # factors of 160 kB each, for which there is no room
+    assert torch.allclose(found, expected, atol=1e-3)
+    print("done")
+"""
+
+
+@needs_fused
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs the proc file system")
+def test_factors_for_which_there_is_no_memory_are_not_kept():
+    assert run_python(OUT_OF_MEMORY, timeout=120).endswith("done\n")

@@ -251,3 +251,15 @@ def test_one_tensor_in_two_roles_gets_both_gradients():
     (second,) = torch.autograd.grad(grad.square().sum(), points)
     parts_second = torch.autograd.grad((parts[0] + parts[1]).square().sum(), (query, centers))
     torch.testing.assert_close(second, parts_second[0] + parts_second[1])
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_second_derivatives_of_one_input_alone(small, which):
+    query, centers, values, ridge, indices = (tensor.detach() for tensor in small)
+    leaves = [query, centers, values, ridge]
+    leaf = leaves[which].requires_grad_()
+    mean = F.local_kernel_ridge(*leaves[:3], indices, kernel=kernels.Matern52(1.3), ridge=leaves[3])
+    (gradient,) = torch.autograd.grad(mean.square().sum(), leaf, create_graph=True)
+    assert gradient.requires_grad
+    (second,) = torch.autograd.grad(gradient.square().sum(), leaf)
+    assert bool(second.isfinite().all())

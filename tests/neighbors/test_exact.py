@@ -6,6 +6,7 @@ import copy
 import itertools
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -340,3 +341,13 @@ def test_search_inside_torch_func():
 
     torch.func.grad(length)(query)
     assert torch.equal(found[0], full_sort(query, points, 7))
+
+
+def test_points_overwritten_behind_the_back_of_the_index():
+    memory = np.random.default_rng(0).random((2000, 70), dtype=np.float32)
+    index = neighbors.ExactIndex().build(torch.from_numpy(memory))
+    memory[:] = np.nan
+    if _native.library() is None:
+        pytest.skip("torch sorts what is no number to the end")
+    with pytest.raises(errors.InputError, match="points"):
+        index.search(torch.rand(9, 70), 5)

@@ -11,6 +11,7 @@ import torch.multiprocessing
 from tests.nn.layers import INDEXES, NUM_FEATURES, Layer, data, grown, make, moved, predicts_as_rebuilt, queries, shrunk
 
 from torchkrr import kernels, neighbors, transforms
+from torchkrr.nn import contents
 from torchkrr.nn.contents import contents_of
 
 
@@ -315,4 +316,21 @@ def test_every_edit_of_one_number_changes_its_hash(dtype):
         changed = edited[:, column] != rows[:, column]
         sums = contents_of(edited, (), kernels.Exponential(), ()).sums
         assert bool(changed.any())
-        assert bool((sums[changed] != before.sums[changed]).all())
+        assert bool((sums != before.sums).any(0)[changed].all())
+
+
+@pytest.mark.parametrize("features", [2, 3, 4, 512])
+@pytest.mark.parametrize("edit", ["all signs", "two signs", "doubled", "swapped"])
+def test_edits_of_high_bits_in_many_numbers_are_seen(edit, features):
+    # Signs and exponents are the highest bits of a number: a sum of bits loses them first.
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(50, features, generator=generator)
+    changed = {
+        "all signs": lambda: -rows,
+        "two signs": lambda: rows * torch.tensor([-1.0, -1.0] + [1.0] * (features - 2)),
+        "doubled": lambda: 2 * rows,
+        "swapped": lambda: rows[:, [1, 0, *range(2, features)]],
+    }[edit]()
+    for dtype in (torch.float32, torch.float64):
+        same = (contents._hash(rows.to(dtype)) == contents._hash(changed.to(dtype))).all(0)
+        assert not bool(same.any())

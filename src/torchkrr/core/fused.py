@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -55,17 +56,19 @@ class FactorCache:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._handle: int | None = None
+        self._lock = threading.Lock()
 
     @property
     def handle(self) -> int:
-        if self._handle is None:
-            found = _native.library()
-            assert found is not None
-            self._handle = found.functions.torchkrr_cache_new(ctypes.c_int64(self.capacity))
+        with self._lock:
             if self._handle is None:
-                raise MemoryError("Not enough memory for a cache of factors.")
-            weakref.finalize(self, found.functions.torchkrr_cache_free, ctypes.c_void_p(self._handle))
-        return self._handle
+                found = _native.library()
+                assert found is not None
+                self._handle = found.functions.torchkrr_cache_new(ctypes.c_int64(self.capacity))
+                if self._handle is None:
+                    raise MemoryError("Not enough memory for a cache of factors.")
+                weakref.finalize(self, found.functions.torchkrr_cache_free, ctypes.c_void_p(self._handle))
+            return self._handle
 
     @property
     def hits(self) -> int:
@@ -140,8 +143,7 @@ def forward(
     power_squared = new(count, *steps)
     weights = new(count, neighbors) if kind == "weights" or keeps else new(count, 0)
     adjoint = new(count, neighbors, outputs) if keeps else new(count, 0)
-    multiples = new(count, outputs if keeps and trend else 0)
-    gap = new(count) if keeps and trend else new(count, 0)
+    multiples = new(count, outputs if kind == "coefficients" and trend else 0)
     resolved = torch.empty(count, dtype=torch.bool)
     _run(
         "solve",
@@ -162,7 +164,6 @@ def forward(
             "weights": weights,
             "adjoint": adjoint,
             "multiples": multiples,
-            "gap": gap,
             "resolved": resolved,
         },
     )
@@ -175,7 +176,7 @@ def forward(
             weights = weights.gather(1, shared.ranks)
         return Forward(weights, power_squared, resolved, *(new(count, 0) for _ in range(4)))
     assert mean is not None
-    return Forward(mean, power_squared, resolved, weights, adjoint, multiples, gap)
+    return Forward(mean, power_squared, resolved, weights, adjoint, multiples, new(count, 0))
 
 
 def gradients(
@@ -236,8 +237,8 @@ def _run(
     if shared is not None:
         indices = shared.cells
         given |= {"indices": indices, "starts": shared.starts, "order": shared.order}
-    steps = ridge.detach().expand(indices.shape)
-    tensors = {key: tensor.detach().contiguous() for key, tensor in given.items() if tensor is not None and tensor.numel()}
+    steps = ridge.detach().resolve_neg().expand(indices.shape)
+    tensors = {key: _native.plain(tensor) for key, tensor in given.items() if tensor is not None and tensor.numel()}
     task = Task(
         **{key: tensor.data_ptr() for key, tensor in tensors.items()},
         cache=None if cache is None else cache.handle,

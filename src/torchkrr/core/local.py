@@ -42,7 +42,8 @@ def local_solve(
     """
     learned = options.kernel.learned_in_profile()
     watched = needs_gradient(query, centers, values, ridge, *learned)
-    options = options._replace(backend="fused" if fused.chosen((query, centers, values), options, learned) else "torch")
+    is_fused = fused.chosen((query, centers, values, ridge), options, learned)
+    options = options._replace(backend="fused" if is_fused else "torch")
     run = _LocalSolve.apply if watched else _LocalSolve.forward
     first, power_squared, resolved, *_ = run(query, centers, values, ridge, indices, options, kind, watched, *learned)
     return LocalResult(first, power_squared, resolved)
@@ -210,8 +211,14 @@ def _by_autograd(
                 query[chunk], centers, values, _rows(ridge, chunk), indices[chunk], options, kind, False, resolved[chunk]
             )[:2]
             sources = [(query, centers, values, ridge, *learned)[i] for i in wanted]
+        # The power function does not depend on the values, and has no graph if only these are asked for.
+        reached = [(output, grad[chunk]) for output, grad in zip(outputs, arriving, strict=True) if output.requires_grad]
         parts = torch.autograd.grad(
-            outputs, sources, [grad[chunk] for grad in arriving], create_graph=create_graph, allow_unused=True
+            [output for output, _ in reached],
+            sources,
+            [grad for _, grad in reached],
+            create_graph=create_graph,
+            allow_unused=True,
         )
         for i, part in zip(wanted, parts, strict=True):
             totals[i] = _add(totals[i], part)

@@ -14,6 +14,7 @@
 namespace {
 
 constexpr int64_t FEATURE_BLOCK = 64;              // features of all members that stay in the innermost cache
+constexpr int64_t ROW_BLOCK = 64;                  // rows of a factor that are summed up at a time: long sums round more
 constexpr double CLOSE = 1e-2, OUTSIDE = 2.0 / 3;  // as in distances.py and cells.py
 
 inline int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
@@ -92,22 +93,6 @@ template <class T> class Cell {
         }
     }
 
-    // Squared lengths of the offsets, or of the offsets plus a vector.
-    void lengths(const T *plus, T *result) const {
-        for (int64_t j = 0; j < columns; j += W) {
-            Vec<T> sums{};
-            for (int64_t start = 0; start < features; start += W) {
-                Vec<T> part{};
-                for (int64_t e = start; e < std::min(start + W, features); ++e) {
-                    const Vec<T> offset = load(offsets.data() + e * offset_stride + j) + (plus ? plus[e] : T(0));
-                    part += offset * offset;
-                }
-                sums += part;
-            }
-            store(result + j, sums);
-        }
-    }
-
     // A query far outside must not set the scale of rounding of the differences between members.
     void center() {
         T length = 0, spread = 0;
@@ -125,7 +110,18 @@ template <class T> class Cell {
         }
         for (int64_t e = 0; e < features; ++e)
             for (int64_t j = 0; j < neighbors; ++j) offsets[e * offset_stride + j] -= shift[e];
-        lengths(nullptr, squares.data());
+        for (int64_t j = 0; j < columns; j += W) {
+            Vec<T> sums{};
+            for (int64_t start = 0; start < features; start += W) {
+                Vec<T> part{};
+                for (int64_t e = start; e < std::min(start + W, features); ++e) {
+                    const Vec<T> offset = load(offsets.data() + e * offset_stride + j);
+                    part += offset * offset;
+                }
+                sums += part;
+            }
+            store(squares.data() + j, sums);
+        }
     }
 
     // Inner products of the offsets, upper half; zero on the diagonal, so that no member counts as close to itself.
@@ -246,10 +242,13 @@ template <class T> class Cell {
 
   private:
     template <int N> INLINE void subtract_rows_above(int64_t i, int64_t j, Vec<T> (&tile)[ROWS][N]) const {
-        Vec<T> sums[ROWS][N] = {};
-        product<T, N>(matrix.data() + i, 1, stride, matrix.data() + j, stride, i, sums);
-        for (int r = 0; r < ROWS; ++r)
-            for (int v = 0; v < N; ++v) tile[r][v] -= sums[r][v];
+        for (int64_t k = 0; k < i; k += ROW_BLOCK) {
+            Vec<T> sums[ROWS][N] = {};
+            const T *above = matrix.data() + k * stride;
+            product<T, N>(above + i, 1, stride, above + j, stride, std::min(ROW_BLOCK, i - k), sums);
+            for (int r = 0; r < ROWS; ++r)
+                for (int v = 0; v < N; ++v) tile[r][v] -= sums[r][v];
+        }
     }
 
     template <int N>

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
-#include <functional>
+#include <exception>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -26,17 +26,25 @@ constexpr int64_t PREFETCH_LINES = 4;        // of each member of the next cell
 // f(worker, first, last) for pieces of `total`, each worker on a thread of its own; who takes which is left to chance.
 template <class Worker, class F> void share(std::deque<Worker> &workers, int64_t total, int64_t piece, F f) {
     std::atomic<int64_t> next{0};
-    const auto work = [&](Worker &worker) {
-        for (int64_t first; (first = next.fetch_add(piece)) < total;) f(worker, first, std::min(first + piece, total));
+    std::vector<std::exception_ptr> failures(workers.size());
+    const auto work = [&](std::size_t t) {
+        try {
+            for (int64_t first; (first = next.fetch_add(piece)) < total;) f(workers[t], first, std::min(first + piece, total));
+        } catch (...) {
+            failures[t] = std::current_exception();
+        }
     };
     std::vector<std::thread> others;
+    others.reserve(workers.size());
     try {
-        for (std::size_t t = 1; t < workers.size(); ++t) others.emplace_back(work, std::ref(workers[t]));
+        for (std::size_t t = 1; t < workers.size(); ++t) others.emplace_back(work, t);
     } catch (const std::system_error &) {
         // No more threads to be had: those there are do all the work.
     }
-    work(workers[0]);
+    work(0);
     for (auto &thread : others) thread.join();
+    for (const auto &failure : failures)
+        if (failure) std::rethrow_exception(failure);
 }
 
 // Small calls are not worth a second thread.

@@ -72,6 +72,20 @@ template <class M> INLINE uint64_t mask_bits(M mask) {
 }
 #endif
 
+// By difference: exact where inner products would cancel.
+template <class T> INLINE T squared_distance(const T *a, const T *b, int64_t count) {
+    constexpr int64_t W = WIDTH<T>;
+    Vec<T> sums{};
+    int64_t e = 0;
+    for (; e + W <= count; e += W) {
+        const Vec<T> difference = load(a + e) - load(b + e);
+        sums += difference * difference;
+    }
+    T rest = 0;
+    for (; e < count; ++e) rest += (a[e] - b[e]) * (a[e] - b[e]);
+    return total<T>(sums) + rest;
+}
+
 constexpr double inverse_factorial(int n) { return n < 2 ? 1.0 : inverse_factorial(n - 1) / n; }
 
 // The polynomial with coefficient c(k) at x^k, k <= N.
@@ -142,11 +156,13 @@ template <class T, class F> INLINE void tiles(int64_t begin, int64_t end, F f) {
     }
 }
 
-template <class V, std::size_t... I> INLINE V interleave_low(V a, V b, std::index_sequence<I...>) {
-    return __builtin_shufflevector(a, b, int(I % 2 * sizeof...(I) + I / 2)...);
-}
-template <class V, std::size_t... I> INLINE V interleave_high(V a, V b, std::index_sequence<I...>) {
-    return __builtin_shufflevector(a, b, int(I % 2 * sizeof...(I) + I / 2 + sizeof...(I) / 2)...);
+// Lanes of a and b by turns, from lane START of each on.
+template <class T, std::size_t START, std::size_t... I> INLINE Vec<T> interleave(Vec<T> a, Vec<T> b, std::index_sequence<I...>) {
+#if defined(__clang__) || __GNUC__ >= 12
+    return __builtin_shufflevector(a, b, int(I % 2 * sizeof...(I) + I / 2 + START)...);
+#else
+    return __builtin_shuffle(a, b, typename Lanes<T>::I{I % 2 * sizeof...(I) + I / 2 + START...});
+#endif
 }
 template <class T> INLINE void transpose(Vec<T> (&rows)[WIDTH<T>]) {
     constexpr int W = WIDTH<T>;
@@ -154,8 +170,8 @@ template <class T> INLINE void transpose(Vec<T> (&rows)[WIDTH<T>]) {
     for (int round = 1; round < W; round *= 2) {
         Vec<T> next[W];
         for (int i = 0; i < W / 2; ++i) {
-            next[2 * i] = interleave_low(rows[i], rows[i + W / 2], lanes);
-            next[2 * i + 1] = interleave_high(rows[i], rows[i + W / 2], lanes);
+            next[2 * i] = interleave<T, 0>(rows[i], rows[i + W / 2], lanes);
+            next[2 * i + 1] = interleave<T, W / 2>(rows[i], rows[i + W / 2], lanes);
         }
         for (int i = 0; i < W; ++i) rows[i] = next[i];
     }

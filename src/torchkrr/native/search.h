@@ -13,7 +13,7 @@
 
 #include "cell.h"
 
-// Shared with neighbors/fused_search.py, field by field.
+// Shared with _native.py, field by field.
 struct SearchTask {
     const void *query, *points, *squares;  // (Q, E), (B, E), (B)
     const int64_t *exclude;                // (Q) rows not to be found, or null
@@ -94,10 +94,10 @@ template <class T> class Searcher {
                                         depth, sums);
                         for (int r = 0; r < ROWS; ++r)
                             for (int v = 0; v < n(); ++v) {
-                                T *rest = partial.data() + (q + r) * STRIP + c + v * W;
-                                if (e) sums[r][v] += load(rest);
+                                const int64_t place = (q + r) * STRIP + c + v * W;
+                                if (e) sums[r][v] += load(partial.data() + place);
                                 if (e + depth < E) {
-                                    store(rest, sums[r][v]);
+                                    store(partial.data() + place, sums[r][v]);
                                 } else if (q + r < count) {
                                     select(first + q + r, j + c + v * W, load(squares.data() + c + v * W) - 2 * sums[r][v]);
                                 }
@@ -114,7 +114,7 @@ template <class T> class Searcher {
             for (int64_t q = first; q < last; ++q)
                 for (int64_t p = j; p < std::min(j + STRIP, task.block); ++p) {
                     if (task.exclude && task.exclude[q] == task.start + p) continue;
-                    enter(q, p, squared_distance(points + p * E, query + q * E));
+                    enter(q, p, squared_distance(points + p * E, query + q * E, E));
                 }
     }
 
@@ -123,11 +123,17 @@ template <class T> class Searcher {
         Candidate<T> *pool = pool_of(q);
         cut(q);
         const int64_t filled = task.filled[q];
+        if (filled < task.wanted) {  // scores that are no numbers never entered
+            std::fill_n(task.indices + q * task.wanted, task.wanted, int64_t(-1));
+            if (task.distances) std::fill_n(static_cast<T *>(task.distances) + q * task.wanted, task.wanted, T(INFINITY));
+            static_cast<T *>(task.worst)[q] = T(INFINITY);
+            return;
+        }
         static_cast<T *>(task.worst)[q] = std::max_element(pool, pool + filled)->score;
         const T *query = static_cast<const T *>(task.query) + q * E;
         for (int64_t k = 0; points && k < filled; ++k) {
             if (k + 4 < filled) __builtin_prefetch(points + pool[k + 4].row * E);
-            pool[k].score = squared_distance(points + pool[k].row * E, query);
+            pool[k].score = squared_distance(points + pool[k].row * E, query, E);
         }
         std::sort(pool, pool + filled);
         for (int64_t k = 0; k < task.wanted; ++k) {
@@ -141,7 +147,7 @@ template <class T> class Searcher {
         const T *query = static_cast<const T *>(task.query) + q * E;
         const T *points = static_cast<const T *>(task.points) + q * task.wanted * E;
         T *distances = static_cast<T *>(task.distances) + q * task.wanted;
-        for (int64_t k = 0; k < task.wanted; ++k) distances[k] = squared_distance(points + k * E, query);
+        for (int64_t k = 0; k < task.wanted; ++k) distances[k] = squared_distance(points + k * E, query, E);
     }
 
   private:
@@ -192,18 +198,6 @@ template <class T> class Searcher {
         select_smallest(pool, filled, task.count, spare.data());
         filled = task.count;
         return std::max_element(pool, pool + filled)->score;
-    }
-
-    T squared_distance(const T *point, const T *query) const {
-        Vec<T> sums{};
-        int64_t e = 0;
-        for (; e + W <= E; e += W) {
-            const Vec<T> difference = load(point + e) - load(query + e);
-            sums += difference * difference;
-        }
-        T rest = 0;
-        for (; e < E; ++e) rest += (point[e] - query[e]) * (point[e] - query[e]);
-        return total<T>(sums) + rest;
     }
 };
 

@@ -20,7 +20,7 @@ template <class T> class Solver {
     const bool whole;  // all values are right-hand sides, not only the kernel at the queries
     const Radial<T, false> profile;
     Cell<T> cell;
-    Buffer<T> kernel, step, inner, sums;
+    Buffer<T> kernel, inner, sums;
     std::vector<std::pair<int64_t, int64_t>> sorted;  // members and their columns, where cells are known by their set
     std::vector<int64_t> in_order;
 
@@ -28,7 +28,7 @@ template <class T> class Solver {
     explicit Solver(const Task &task)
         : task(task), M(task.neighbors), C(task.outputs), whole(task.adjoint || task.path), profile(task.profile, task.shape),
           cell(M, task.features, (task.starts ? GROUP : 1) + (task.trend ? 1 : 0) + (whole ? C : 0)), kernel(cell.columns),
-          step(task.features), inner(M), sums(2 * C) {}
+          inner(M), sums(2 * C) {}
 
     void run(int64_t c) {
         const int64_t first = task.starts ? task.starts[c] : c, last = task.starts ? task.starts[c + 1] : c + 1;
@@ -44,13 +44,15 @@ template <class T> class Solver {
     void solve(int64_t c, const int64_t *queries, int64_t count) {
         const int64_t *members = task.indices + c * M;
         if (task.cache && !task.starts) members = sort(members);
-        const T *first = at<T>(task.query, queries[0] * task.features);
-        cell.gather(at<T>(task.centers, 0), members, first);
+        const T *centers = at<T>(task.centers, 0);
+        // A factor that serves several queries must not be rounded by how far away one of them is.
+        const bool shared = task.starts || task.cache;
+        cell.gather(centers, members, shared ? centers + members[0] * task.features : at<T>(task.query, queries[0] * task.features));
         for (int64_t k = 0; k < count; ++k) {
             const T *query = at<T>(task.query, queries[k] * task.features);
-            if (k) {
-                for (int64_t e = 0; e < task.features; ++e) step[e] = first[e] - query[e];
-                cell.lengths(step.data(), kernel.data());
+            if (shared) {
+                for (int64_t i = 0; i < M; ++i)
+                    kernel[i] = squared_distance(centers + members[i] * task.features, query, task.features);
             } else {
                 std::copy_n(cell.cross_squares.data(), cell.columns, kernel.data());
             }
@@ -105,7 +107,13 @@ template <class T> class Solver {
         cell.center();
         cell.gram();
         const bool sound = cell.factor(profile, ridge, task.ridge_neighbor);
-        if (cache && sound) cache->put(key, std::make_shared<const std::vector<char>>(cell.saved()));
+        if (cache && sound) {
+            try {
+                cache->put(key, std::make_shared<const std::vector<char>>(cell.saved()));
+            } catch (const std::bad_alloc &) {
+                // Not kept, then.
+            }
+        }
         return sound;
     }
 
@@ -135,7 +143,6 @@ template <class T> class Solver {
             return true;
         }
         if (task.power) *at<T>(task.power, q) = T(power);
-        if (task.gap) *at<T>(task.gap, q) = gap;
         if (T *weights = at<T>(task.weights, q * M))
             for (int64_t i = 0; i < M; ++i) weights[sorted.empty() ? i : sorted[i].second] = inner[i];
         if (T *mean = at<T>(task.mean, q * C)) {
@@ -187,7 +194,6 @@ template <class T> class Solver {
         if (task.weights) std::fill_n(at<T>(task.weights, q * M), M, T(0));
         if (task.adjoint) std::fill_n(at<T>(task.adjoint, q * M * C), M * C, T(0));
         if (task.multiples) std::fill_n(at<T>(task.multiples, q * C), C, T(0));
-        if (task.gap) *at<T>(task.gap, q) = T(0);
     }
 };
 

@@ -4,13 +4,13 @@
 
 #include <cstdint>
 
-// Shared with fused.py, field by field; numbers behind the pointers are float or double. Outputs not wanted are null.
+// Shared with _native.py, field by field; numbers behind the pointers are float or double. Outputs not wanted are null.
 struct Task {
     const void *query, *centers, *values, *ridge;                // (Q, E), (N, E), (N, C), by steps
     const int64_t *indices, *starts, *order;                     // (cells, M); queries order[starts[c]:starts[c + 1]] share
                                                                  // cell c; null: one query each
     void *mean, *power, *weights;                                // (Q, C), (Q), (Q, M); of a path (Q, M, C) and (Q, M)
-    void *adjoint, *multiples, *gap;                             // (Q, M, C), (Q, C), (Q): as in solve.py
+    void *adjoint, *multiples;                                   // (Q, M, C), (Q, C): as in solve.py
     void *cache;                                                 // of factors, see cache.h; needs one ridge for all cells
     uint8_t *resolved;                                           // (Q)
     const void *grad_mean, *grad_power;                          // (Q, C), (Q)

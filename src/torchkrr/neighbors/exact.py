@@ -145,8 +145,9 @@ class ExactIndex(NeighborIndex):
         size = len(query) * len(points)
         if self._is_fused(query):
             if len(query) <= FEW_QUERIES or size * query.shape[1] <= SMALL_PROBLEM:
-                return Neighbors(*fused_search.exactly(query, points, num_neighbors, exclude))
-        elif size * max(query.shape[1], SORTING) <= SMALL_PROBLEM:
+                return _all_found(Neighbors(*fused_search.exactly(query, points, num_neighbors, exclude)), points)
+            return self._by_product(query, num_neighbors, exclude)
+        if size * max(query.shape[1], SORTING) <= SMALL_PROBLEM:
             return self._compare_all(query, num_neighbors, exclude)
         return self._by_product(query, num_neighbors, exclude)
 
@@ -193,7 +194,7 @@ class ExactIndex(NeighborIndex):
 
         parts = [work(chunk) for chunk in ranges(len(query), QUERIES_AT_A_TIME)]
         distances, rows, worst = (torch.cat(column) for column in zip(*parts, strict=True))
-        return Neighbors(distances, rows), worst
+        return _all_found(Neighbors(distances, rows), self._built()), worst
 
     def _ranked(self, pool: fused_search.Candidates, query: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor, Tensor]:
         return pool.ranked(query, self._built(), num_neighbors)
@@ -298,6 +299,12 @@ class ExactIndex(NeighborIndex):
         units = 2 * float(torch.finfo(length.dtype).eps) * (self._sample().shape[1] ** 0.5 + 8)
         bound: Tensor = units * (2 * length + reach).square()
         return bound
+
+
+def _all_found(found: Neighbors, points: Tensor) -> Neighbors:
+    if bool((found.indices[:, -1] < 0).any()):  # something has written into the memory of the points
+        check_finite("points", points)
+    return found
 
 
 def shift_of(mean: Tensor, mean_square: Tensor) -> Tensor | None:

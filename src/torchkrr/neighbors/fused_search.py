@@ -61,7 +61,7 @@ class Candidates:
 def squared_distances(query: Tensor, gathered: Tensor) -> Tensor:
     """Of each query `(Q, E)` to points of its own `(Q, K, E)`, by difference: `(Q, K)`."""
     result = query.new_empty(gathered.shape[:2])
-    tensors = {"query": query.contiguous(), "points": gathered.contiguous(), "distances": result}
+    tensors = {"query": _native.plain(query), "points": _native.plain(gathered), "distances": result}
     _run("measure", query, tensors, wanted=gathered.shape[1])
     return result
 
@@ -90,9 +90,9 @@ def _new_pool(query: Tensor, count: int) -> _Pool:
 def _compare(
     pool: _Pool, query: Tensor, start: int, points: Tensor, squares: Tensor | None, exclude: Tensor | None, *, exact: bool
 ) -> None:
-    tensors = {"query": query.contiguous(), "points": points.contiguous()}
+    tensors = {"query": _native.plain(query), "points": _native.plain(points)}
     if squares is not None:
-        tensors["squares"] = squares.contiguous()
+        tensors["squares"] = _native.plain(squares)
     if exclude is not None:
         tensors["exclude"] = exclude.long().contiguous()
     _run("compare", query, tensors, pool, start=start, block=len(points), exact=exact)
@@ -101,9 +101,9 @@ def _compare(
 def _ranked(pool: _Pool, query: Tensor, points: Tensor | None, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
     distances, worst = query.new_empty(len(query), wanted), query.new_empty(len(query))
     rows = torch.empty(len(query), wanted, dtype=torch.int64)
-    tensors = {"query": query.contiguous(), "distances": distances, "indices": rows, "worst": worst}
+    tensors = {"query": _native.plain(query), "distances": distances, "indices": rows, "worst": worst}
     if points is not None:
-        tensors["points"] = points.contiguous()
+        tensors["points"] = _native.plain(points)
     _run("rank", query, tensors, pool, wanted=wanted)
     return distances, rows, worst
 

@@ -8,16 +8,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from .._precision import working_dtype
 from ..kernels import Kernel
 
 PLAIN = (int, float, str, tuple)
+LOWERED = 4  # bits for each byte: half of a number
 
 
 class Contents(NamedTuple):
     """A record by content: version counters miss `.data`, numpy and what DDP broadcasts."""
 
-    sums: Tensor | None  # (N,): a hash of each row
+    sums: Tensor | None  # (2, N): a hash of each row
     state: tuple[Tensor, ...]  # copied
     modules: tuple[nn.Module, ...]  # of the kernel
     settings: tuple[object, ...]
@@ -69,22 +71,30 @@ def tensors_of(kernel: Kernel) -> tuple[Tensor, ...]:
 
 
 def _hash(rows: Tensor) -> Tensor:
-    """An integer for each row, from its bits: sums of floats would lose small columns beside large ones.
+    """Two integers for each row `(2, N)`, from its bits: sums of floats would lose small columns beside large ones.
 
-    Weights are odd, so that every edit of one number shows; edits of several hide from it with a chance of 2^-32.
+    Weights are odd, so that every edit of one number shows in the first. Modulo 2^32 it is blind to pairs of changed
+    signs and nearly so to exponents, which are high bits; the second has them lower.
     """
     with torch.inference_mode(False), torch.no_grad():
         rows = rows.detach()
         rows = rows.to(working_dtype(rows.dtype)).contiguous()
-        bits = rows.view(torch.int64 if rows.dtype == torch.float64 else torch.int32)
-        weights = _weights(rows.shape[1], bits.dtype, rows.device)
-        # One pass over the rows, as the search of a single query makes too.
-        return torch.mv(bits, weights) if rows.device.type == "cpu" else (bits * weights).sum(1)
+        kind = torch.int64 if rows.dtype == torch.float64 else torch.int32
+        weights = _weights(rows.shape[1], kind, rows.device)
+        sums = torch.empty(2, len(rows), dtype=kind, device=rows.device)
+        for chunk in ranges(len(rows), rows_per_chunk(rows.shape[1] * rows.element_size(), chunk_bytes(rows.device))):
+            bits = rows[chunk].view(kind)
+            for level, part in enumerate((bits, bits >> (LOWERED * rows.element_size()))):
+                sums[level, chunk] = torch.mv(part, weights) if rows.device.type == "cpu" else (part * weights).sum(1)
+        return sums
 
 
 @functools.lru_cache(maxsize=16)
 def _weights(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return (torch.arange(1, count + 1, device=device) * 0x9E3779B1).to(dtype) | 1
+    # Scattered: with multiples of one number, signs of columns 1 and 4 would weigh as much as those of 2 and 3.
+    mixed = torch.arange(1, count + 1, device=device) * 0x9E3779B97F4A7C1
+    mixed = (mixed ^ (mixed >> 29)) * 0x3F58476D1CE4E5B
+    return (mixed ^ (mixed >> 32)).to(dtype) | 1
 
 
 def _plain_attributes(modules: tuple[nn.Module, ...]) -> list[tuple[str, object]]:

@@ -173,9 +173,11 @@ class LocalKernelRidge(SupportLayer):
 
     def _kept_factors(self) -> FactorCache | None:
         """Where factors are kept while centers and kernel are what they are."""
-        if self.keep_factors and self._known is not None and self._factors is None:
+        if not self.keep_factors or self._known is None:
+            return None
+        if self._factors is None or self._factors.capacity != self.keep_factors:
             self._factors = FactorCache(self.keep_factors)
-        return self._factors if self._known is not None else None
+        return self._factors
 
     def _remember(self) -> None:
         self._factors = None
