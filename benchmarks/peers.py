@@ -114,8 +114,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("benchmarks/results"))
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--neighbors", help="numbers of neighbors, comma-separated; the default is 10,30,100,200")
     given = parser.parse_args(arguments)
     sizes, stem = (QUICK, "peers-quick") if given.quick else (Sizes(), "peers")
+    if given.neighbors:
+        sizes = sizes._replace(neighbors=tuple(int(number) for number in given.neighbors.split(",")))
     records = harness.record(given.out / f"{stem}.jsonl", cases(sizes))
     peers_figure.draw(records, given.out / f"{stem}.png", sizes.middle)
     text = peers_report.summarize(records, peers_report.million(given.out / "search.jsonl"), sizes.middle)
