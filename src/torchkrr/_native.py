@@ -8,12 +8,15 @@ from __future__ import annotations
 import ctypes
 import functools
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
+from .errors import BackendError
+
+Backend = Literal["auto", "fused", "torch"]
 FOLDER = Path(__file__).parent / "native"
 # Best first; what the processor can do is torch's own finding.
 INSTRUCTION_SETS = {"AVX512": ("avx512", "avx2", "baseline"), "AVX2": ("avx2", "baseline")}
@@ -80,6 +83,13 @@ def opened(name: str, path: Path) -> Library | None:
     functions.torchkrr_cache_new.restype = ctypes.c_void_p
     functions.torchkrr_cache_hits.restype = ctypes.c_int64
     return Library(name, path, functions)
+
+
+def chosen(backend: Backend, obstacle: str | None, task: str) -> bool:
+    """Whether the compiled code does the task; an error where it was asked for and cannot."""
+    if obstacle is not None and backend == "fused":
+        raise BackendError(f'backend="fused" cannot {task}: {obstacle}. backend="auto" takes the torch path then.')
+    return backend != "torch" and obstacle is None
 
 
 def in_memory(*tensors: Tensor) -> bool:

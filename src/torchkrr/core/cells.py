@@ -10,17 +10,17 @@ difference tensor `(q, M, M, E)` is never built.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
+from .._native import Backend
 from ..distances import CLOSE, safe_sqrt
 from ..kernels import Kernel
 from .factor import UNRESOLVED
 
-Backend = Literal["auto", "fused", "torch"]
 # A query is outside when the mean of the offsets has more than this share of their mean square.
 OUTSIDE = 2 / 3
 

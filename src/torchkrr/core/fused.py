@@ -13,14 +13,13 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import _native
 from .._native import NAMES, Task
-from ..errors import BackendError
 from ..kernels import (
     Exponential,
     Gaussian,
@@ -106,20 +105,7 @@ def chosen(tensors: Sequence[Tensor], options: CellOptions, learned: Sequence[Te
     """Whether to solve these cells here."""
     if options.backend == "torch":
         return False
-    reason = obstacle(tensors, options, learned)
-    if reason is not None and options.backend == "fused":
-        raise BackendError(f'backend="fused" cannot solve this: {reason}. backend="auto" takes the torch path then.')
-    return reason is None
-
-
-class Forward(NamedTuple):
-    first: Tensor
-    power_squared: Tensor
-    resolved: Tensor
-    inner: Tensor
-    adjoint: Tensor
-    multiples: Tensor
-    gap: Tensor
+    return _native.chosen(options.backend, obstacle(tensors, options, learned), "solve this")
 
 
 def forward(
@@ -131,7 +117,7 @@ def forward(
     options: CellOptions,
     kind: str,
     watched: bool,
-) -> Forward:
+) -> tuple[Tensor, ...]:
     """As `local._evaluate`, for all queries at once."""
     (count, neighbors), outputs, trend = indices.shape, values.shape[1], options.trend
     plain = kind in ("mean", "weights") and not watched and ridge.ndim == 0  # all that matters is the factor of a cell
@@ -167,16 +153,16 @@ def forward(
             "resolved": resolved,
         },
     )
+    nothing = new(count, 0)
     if kind == "coefficients":
         constant = multiples if trend else new(count, outputs).zero_()
         first = torch.cat((adjoint, constant.unsqueeze(-2)), dim=-2)
-        return Forward(first, power_squared, resolved, *(new(count, 0) for _ in range(4)))
+        return first, power_squared, resolved, nothing, nothing, nothing, nothing
     if kind == "weights":
-        if shared is not None:
-            weights = weights.gather(1, shared.ranks)
-        return Forward(weights, power_squared, resolved, *(new(count, 0) for _ in range(4)))
+        first = weights if shared is None else weights.gather(1, shared.ranks)
+        return first, power_squared, resolved, nothing, nothing, nothing, nothing
     assert mean is not None
-    return Forward(mean, power_squared, resolved, weights, adjoint, multiples, new(count, 0))
+    return mean, power_squared, resolved, weights, adjoint, nothing, nothing
 
 
 def gradients(
@@ -191,9 +177,11 @@ def gradients(
 ) -> list[Tensor | None]:
     """The gradients of `inputs` (query, centers, values, ridge), `None` where not needed."""
     query, centers, values, ridge = inputs
-    found = [torch.zeros_like(tensor, memory_format=torch.contiguous_format) for tensor in inputs]
-    for_ridge = query.new_empty(indices.shape)
-    targets = (*found[:3], for_ridge)
+    found = [
+        torch.zeros_like(tensor, memory_format=torch.contiguous_format) if need else None
+        for tensor, need in zip(inputs[:3], needs, strict=False)
+    ]
+    for_ridge = query.new_empty(indices.shape) if needs[3] else None
     _run(
         "gradient",
         query=query,
@@ -207,14 +195,10 @@ def gradients(
             "adjoint": adjoint,
             "grad_mean": grad_mean,
             "grad_power": grad_power,
-            **{
-                f"grad_{name}": target if need else None
-                for name, target, need in zip(("query", "centers", "values", "ridge"), targets, needs, strict=False)
-            },
+            **dict(zip(("grad_query", "grad_centers", "grad_values", "grad_ridge"), (*found, for_ridge), strict=True)),
         },
     )
-    found[3] = for_ridge.sum_to_size(ridge.shape)
-    return [tensor if need else None for tensor, need in zip(found, needs, strict=False)]
+    return [*found, None if for_ridge is None else for_ridge.sum_to_size(ridge.shape)]
 
 
 def _run(

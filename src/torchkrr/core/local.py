@@ -85,9 +85,12 @@ class _LocalSolve(torch.autograd.Function):
         inputs = (query, centers, values, ridge)
         arriving = Arriving(grads[0], grads[1])
         if ctx.kind == "mean" and not torch.is_grad_enabled():
-            saved = Saved(inner, adjoint, multiples, gap)
-            by_hand = _by_fused if ctx.options.backend == "fused" else _by_hand
-            found = by_hand(inputs, indices, saved, arriving, ctx.options, learned, ctx.needs_input_grad)
+            if ctx.options.backend == "fused":
+                needs = ctx.needs_input_grad[:4]
+                found = fused.gradients(inputs, indices, inner, adjoint, *arriving, ctx.options, needs)
+            else:
+                saved = Saved(inner, adjoint, multiples, gap)
+                found = _by_hand(inputs, indices, saved, arriving, ctx.options, learned, ctx.needs_input_grad)
         else:
             found = _by_autograd(inputs, indices, resolved, arriving, ctx.options, ctx.kind, learned, ctx.needs_input_grad)
         return *found[:4], None, None, None, None, *found[4:]
@@ -173,19 +176,6 @@ def _by_hand(
             target += found.ridge.sum_to_size(target.shape)
         profile = [_add(total, part) for total, part in zip(profile, found.profile, strict=True)]
     return [*totals, *profile]
-
-
-def _by_fused(
-    inputs: tuple[Tensor, ...],
-    indices: Tensor,
-    saved: Saved,
-    arriving: Arriving,
-    options: CellOptions,
-    learned: list[Tensor],
-    needs: tuple[bool, ...],
-) -> list[Tensor | None]:
-    assert not learned
-    return fused.gradients(inputs, indices, saved.inner, saved.adjoint, *arriving, options, needs[:4])
 
 
 def _by_autograd(

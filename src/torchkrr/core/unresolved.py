@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from .._checks import check_finite
+from .._native import Backend
 from .._precision import has_float64, working_dtype
 from ..errors import RidgeRaisedWarning, SolveError
 from ..kernels import Kernel
-from .cells import Backend, CellOptions
+from .cells import CellOptions
 from .local import Kind, local_solve
 
 LADDER_FACTOR = 10.0

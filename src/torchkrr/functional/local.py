@@ -22,8 +22,8 @@ from .._checks import (
     check_same_rows,
     check_values,
 )
+from .._native import Backend
 from .._precision import full_precision
-from ..core.cells import Backend
 from ..core.fused import FactorCache
 from ..core.local import Kind
 from ..core.unresolved import solve_cells

@@ -45,7 +45,7 @@ class AutoIndex(NeighborIndex):
     """Chooses exact search, inverted lists (IVF) or a graph (HNSW) when it is built, and states its choice.
 
     Layers take `index="auto"` for it. Exact search is chosen while it takes less than about two seconds more than inverted
-    lists take to be built (some 800,000 points of 32 features at 10,000 queries), on accelerators, and without faiss.
+    lists take to be built (some 300,000 points of 32 features at 10,000 queries), on accelerators, and without faiss.
     Otherwise inverted lists are built and their effort is raised until the recall, measured on 200 of the points, is
     reached. Where the embedded points would not fit into half of the memory, a layer streams its centers
     (`StreamedIndex`).
@@ -180,7 +180,7 @@ def exact_seconds(num_points: int, num_features: int, num_queries: int) -> float
 
 def lists_seconds(num_points: int) -> float:
     """About what inverted lists take to build on two cores."""
-    return 6e-6 * num_points
+    return 2e-6 * num_points
 
 
 def graph_seconds(num_points: int, num_features: int, num_queries: int) -> float:

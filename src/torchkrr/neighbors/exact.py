@@ -13,21 +13,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from typing import Literal, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from .._checks import check_alike, check_choice, check_finite, check_points, check_same_features
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
+from .._native import Backend, chosen
 from .._precision import full_precision
-from ..errors import BackendError, InputError
+from ..errors import InputError
 from ..kernels import Kernel, check_kernel
 from . import fused_search
 from .base import NeighborIndex, Neighbors, rank
 from .selection import smallest, square_root, stable_order
 
-Backend = Literal["auto", "fused", "torch"]
 SPARE_CANDIDATES = 8
 FEW_QUERIES = 4  # of the compiled search: to compare them by difference takes no longer than to pack the points
 QUERIES_AT_A_TIME = 1 << 15
@@ -152,12 +152,7 @@ class ExactIndex(NeighborIndex):
         return self._by_product(query, num_neighbors, exclude)
 
     def _is_fused(self, query: Tensor) -> bool:
-        if self.backend == "torch":
-            return False
-        reason = fused_search.obstacle(query, self._built())
-        if reason is not None and self.backend == "fused":
-            raise BackendError(f'backend="fused" cannot search here: {reason}. backend="auto" takes the torch path then.')
-        return reason is None
+        return chosen(self.backend, fused_search.obstacle(query, self._built()), "search here")
 
     def _by_product(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
         points = self._built()

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .._checks import check_alike, check_choice, check_finite, check_integer, check_num_neighbors
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
+from .._native import Backend
 from .._precision import full_precision, working_dtype
-from ..core.cells import Backend
 from ..core.fused import FactorCache
 from ..core.local import Kind
 from ..errors import InputError
