@@ -24,6 +24,8 @@ from .errors import KernelRidgeError
 
 Args = argparse.Namespace
 Parser = argparse.ArgumentParser
+# Commands with a module of their own in `commands`, which has `add_arguments(parser)` and `run(args)`: name -> help.
+EXPERIMENTS: dict[str, str] = {}
 LABELS = {"rmse": "RMSE", "mae": "MAE", "r2": "R2", "nll": "NLL", "coverage90": "coverage of 90 %", "log_loss": "log-loss"}
 
 
@@ -134,6 +136,10 @@ def parser() -> Parser:
     one.add_argument("table", help="rows with their targets, .csv or .parquet")
     one.add_argument("--target", type=_names, metavar="A,B", help="columns of the targets, if not as in the fit")
     one.add_argument("--json", action="store_true", help="one line of JSON")
+
+    for name, text in EXPERIMENTS.items():
+        module = _command(name)
+        module.add_arguments(command(name, module.run, text))
     return top
 
 
