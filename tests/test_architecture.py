@@ -23,7 +23,10 @@ LAYERS = [
     {"nn"},
     {"tuning"},
     {"estimators"},
+    {"models"},
+    {"experiments", "distributed"},
     {"commands"},
+    {"options"},
     {"cli"},
     {"__main__"},
 ]

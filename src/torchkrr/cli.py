@@ -24,7 +24,7 @@ from .errors import KernelRidgeError
 
 Args = argparse.Namespace
 Parser = argparse.ArgumentParser
-# Commands with a module of their own in `commands`, which has `add_arguments(parser)` and `run(args)`: name -> help.
+# Commands with a module of their own in `options`, which has `add_arguments(parser)` and `run(args)`: name -> help.
 EXPERIMENTS: dict[str, str] = {}
 LABELS = {"rmse": "RMSE", "mae": "MAE", "r2": "R2", "nll": "NLL", "coverage90": "coverage of 90 %", "log_loss": "log-loss"}
 
@@ -138,7 +138,7 @@ def parser() -> Parser:
     one.add_argument("--json", action="store_true", help="one line of JSON")
 
     for name, text in EXPERIMENTS.items():
-        module = _command(name)
+        module = importlib.import_module(f".options.{name}", __package__)
         module.add_arguments(command(name, module.run, text))
     return top
 
