@@ -13,6 +13,7 @@ from torchkrr import errors
 PACKAGE = pathlib.Path(torchkrr.__file__).parent
 LAYERS = [
     {"__version__", "errors"},
+    {"_threads"},
     {"_checks", "_chunking", "_files", "_native", "_precision", "_progress", "_state"},
     {"distances"},
     {"_radial"},

@@ -17,6 +17,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from ._threads import per_thread, set_threads
+
 T = TypeVar("T")
 
 # Temporaries of one chunk. On a CPU a chunk should stay in the outer cache; an accelerator wants large batches.
@@ -100,14 +102,14 @@ def _new_pool(count: int) -> ThreadPoolExecutor:
     ready = threading.Barrier(count + 1)
 
     def start() -> None:
-        torch.set_num_threads(1)
+        set_threads(1)
         ready.wait()
 
     pool = ThreadPoolExecutor(count, thread_name_prefix="torchkrr", initializer=start)
     for _ in range(count):
         pool.submit(ready.wait)  # each task holds its thread, so that all `count` threads start
     ready.wait()
-    # torch's count is per thread, but threads started later inherit the last one set: put it back.
-    torch.set_num_threads(before)
+    if not per_thread():
+        torch.set_num_threads(before)  # threads started later inherit the last count set
     ready.wait()
     return pool

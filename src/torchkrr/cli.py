@@ -17,9 +17,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TextIO
 
-import torch
-
 from . import __version__
+from ._threads import set_threads
 from .errors import KernelRidgeError
 
 Args = argparse.Namespace
@@ -34,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         signal.signal(signal.SIGTERM, _terminated)
     if args.threads is not None:
-        torch.set_num_threads(args.threads)
+        set_threads(args.threads)
     with warnings.catch_warnings():
         if argv is None:
             warnings.showwarning = _warn

@@ -1,29 +1,19 @@
-"""How many threads torch uses, for a while."""
+"""How many threads an estimator uses: scikit-learn's `n_jobs`."""
 
 from __future__ import annotations
 
 import numbers
 import os
+from contextlib import AbstractContextManager, nullcontext
 
-import torch
-
+from .. import _threads
 from ..errors import InputError
 
 
-class threads:
+def threads(n_jobs: int | None) -> AbstractContextManager[None]:
     """As many threads as asked for, while it lasts; `None` leaves torch's setting, -1 is one for each core."""
-
-    def __init__(self, n_jobs: int | None) -> None:
-        if n_jobs is not None and (not isinstance(n_jobs, numbers.Integral) or n_jobs == 0):
-            raise InputError(f"n_jobs must be None, a positive int, or negative to leave cores free, got {n_jobs!r}.")
-        self.n_jobs = n_jobs
-
-    def __enter__(self) -> None:
-        self._before = torch.get_num_threads()
-        if self.n_jobs is not None:
-            cores = os.cpu_count() or 1
-            torch.set_num_threads(self.n_jobs if self.n_jobs > 0 else max(1, cores + 1 + self.n_jobs))
-
-    def __exit__(self, *error: object) -> None:
-        if self.n_jobs is not None:
-            torch.set_num_threads(self._before)
+    if n_jobs is None:
+        return nullcontext()
+    if not isinstance(n_jobs, numbers.Integral) or n_jobs == 0:
+        raise InputError(f"n_jobs must be None, a positive int, or negative to leave cores free, got {n_jobs!r}.")
+    return _threads.threads(n_jobs if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + n_jobs))
