@@ -23,6 +23,7 @@ LAYERS = [
     {"functional", "backends"},
     {"nn"},
     {"tuning"},
+    {"losses"},
     {"estimators"},
     {"models"},
     {"experiments", "distributed"},

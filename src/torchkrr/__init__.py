@@ -6,7 +6,7 @@ Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`
 
 import importlib
 
-from . import errors, functional, kernels, neighbors, nn, transforms, tuning
+from . import errors, functional, kernels, losses, neighbors, nn, transforms, tuning
 from .backends import backend_report
 from .tuning import calibrate, learn_metric, select, tune
 
@@ -18,6 +18,7 @@ __all__ = [
     "functional",
     "kernels",
     "learn_metric",
+    "losses",
     "neighbors",
     "nn",
     "select",
