@@ -182,10 +182,12 @@ REBUILD = """
         layer.kernel.log_lengthscale += 0.1
         layer(centers[:3])
         again = peak_megabytes()
-    assert built - before < 128 + 120, f"{built - before} MB for the first"
-    assert again - built < 40, f"{again - built} MB more for the second"
+    assert built - before < 128 + 40, f"{built - before} MB for the first"
+    assert again - built < 10, f"{again - built} MB more for the second"
 """
 
 
-def test_embedding_again_needs_no_second_copy():
+def test_embedding_again_needs_no_second_copy(monkeypatch):
+    # Every large tensor comes from the system and returns to it: the peak does not depend on how the heap is cut up.
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "131072")
     run_python(REBUILD, timeout=120)

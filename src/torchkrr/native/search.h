@@ -2,13 +2,15 @@
 //
 // A score is |x|^2 - 2 z.x, the squared distance less |z|^2, or the squared distance itself, by difference. Each query keeps a
 // pool of candidates; a point enters if its score is below that of the `count`-th best so far, and when the pool is full it is
-// cut back to the best `count`. Points come in the order of their rows, so that of equal scores the lower row stays.
+// cut back to the best `count`. By difference, points come in the order of their rows, so that of equal scores the lower row
+// stays; by products they need not: whoever asks looks again where scores at the cut cannot be told apart.
 
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "cell.h"
@@ -62,6 +64,13 @@ template <class C> void select_smallest(C *items, int64_t size, int64_t count, C
     if (count > 0 && count < size) std::nth_element(items, items + count - 1, items + size);
 }
 
+// Near the golden section of `count`, and without a common divisor: its multiples visit everything, spread out.
+inline int64_t far_step(int64_t count) {
+    int64_t step = std::max<int64_t>(1, int64_t(0.618 * double(count)));
+    while (std::gcd(step, count) != 1) ++step;
+    return step;
+}
+
 template <class T> class Searcher {
     static constexpr int64_t W = WIDTH<T>, STRIP = 4 * WIDE * W;
     const SearchTask &task;
@@ -80,8 +89,10 @@ template <class T> class Searcher {
         const T *query = static_cast<const T *>(task.query);
         for (int64_t q = 0; q < rows; ++q)
             for (int64_t e = 0; e < E; ++e) queries[e * QUERY_STRIDE + q] = q < count ? query[(first + q) * E + e] : T(0);
-        for (int64_t j = 0; j < task.block; j += STRIP) {
-            const int64_t points = std::min(STRIP, task.block - j);
+        // Strips far from each other in turn: if rows are sorted, near ones would let every point of the next strip enter.
+        const int64_t strips = (task.block + STRIP - 1) / STRIP, step = far_step(strips);
+        for (int64_t turn = 0, at = 0; turn < strips; ++turn, at = (at + step) % strips) {
+            const int64_t j = at * STRIP, points = std::min(STRIP, task.block - j);
             std::copy_n(static_cast<const T *>(task.squares) + j, points, squares.data());
             std::fill(squares.data() + points, squares.data() + STRIP, std::numeric_limits<T>::infinity());
             for (int64_t e = 0; e < E; e += FEATURE_BLOCK) {
