@@ -25,7 +25,10 @@ from .errors import KernelRidgeError
 Args = argparse.Namespace
 Parser = argparse.ArgumentParser
 # Commands with a module of their own in `options`, which has `add_arguments(parser)` and `run(args)`: name -> help.
-EXPERIMENTS: dict[str, str] = {}
+EXPERIMENTS: dict[str, str] = {
+    "transfer": "Heads on the features of a frozen network: accuracy and time against the number of labels.",
+    "classify": "Classify images with a head that transfer wrote, with explanations.",
+}
 LABELS = {"rmse": "RMSE", "mae": "MAE", "r2": "R2", "nll": "NLL", "coverage90": "coverage of 90 %", "log_loss": "log-loss"}
 
 
@@ -41,8 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             args.run(args)
             sys.stdout.flush()
-        except KeyboardInterrupt:
-            _say("interrupted. Nothing was written.")
+        except KeyboardInterrupt as error:
+            _say(f"interrupted. {str(error) or 'Nothing was written.'}")
             return 130
         except BrokenPipeError:  # whoever read the output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

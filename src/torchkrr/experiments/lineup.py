@@ -16,7 +16,7 @@ class Entry(NamedTuple):
 
 
 SELECTED = "sk-select"
-CATALOG: dict[str, Entry] = {
+LINEUP: dict[str, Entry] = {
     "linear": Entry("linear head", TrainedHead()),
     "mlp": Entry("MLP 512", TrainedHead(hidden=512)),
     "sk": Entry("SK", LocalReadout()),
@@ -30,6 +30,6 @@ CATALOG: dict[str, Entry] = {
 
 
 def readout_named(name: str) -> Entry:
-    if name not in CATALOG:
-        raise InputError(f"There is no readout {name!r}. Choose from {', '.join(CATALOG)}.")
-    return CATALOG[name]
+    if name not in LINEUP:
+        raise InputError(f"There is no readout {name!r}. Choose from {', '.join(LINEUP)}.")
+    return LINEUP[name]
