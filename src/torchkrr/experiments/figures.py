@@ -91,8 +91,8 @@ def draw_budgets(cells: Sequence[Cell], look: Look) -> Any:
             "zorder": 4 if strong else 3,
         }
         spread = [
-            [100 * (cell.accuracy - cell.lowest) for cell in own],
-            [100 * (cell.highest - cell.accuracy) for cell in own],
+            [max(0.0, 100 * (cell.accuracy - cell.lowest)) for cell in own],  # rounding of the mean
+            [max(0.0, 100 * (cell.highest - cell.accuracy)) for cell in own],
         ]
         means = [100 * cell.accuracy for cell in own]
         accuracy.errorbar(places, means, yerr=spread, label=own[0].title, elinewidth=0.8, capsize=2, **style)
