@@ -105,4 +105,4 @@ def _download_cifar10(path: pathlib.Path) -> None:
     arrays = {f"{axis}_{name}": getattr(part, source) for name, part in zip(("train", "test"), parts, strict=True)
               for axis, source in (("x", "data"), ("y", "targets"))}  # fmt: skip
     with replacing(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, **{name: np.asarray(array) for name, array in arrays.items()})
+        np.savez(file, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
