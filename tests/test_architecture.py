@@ -65,6 +65,11 @@ ORDERED_FOLDERS = {
         "loading",
         "left_out",
     ],
+    "models": ["pooling", "taps", "readout"],
+    "experiments": [
+        *("extras", "_torchvision", "pictures", "splitting", "image_files", "archives", "datasets"),
+        *("preparing", "weight_files", "digit_network", "catalog", "backbones", "feature_files", "features"),
+    ],
     "commands": ["tables", "values", "features", "targets", "scores", "writing", "fit", "predict", "evaluate"],
 }
 MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]
@@ -139,6 +144,7 @@ def test_core_needs_only_torch_and_numpy():
     }
     standard |= {
         "pathlib",
+        "pickle",
         "re",
         "secrets",
         "signal",
@@ -151,6 +157,8 @@ def test_core_needs_only_torch_and_numpy():
         "types",
         "typing",
         "warnings",
+        "zipfile",
+        "zlib",
     }
     for path in PACKAGE.rglob("*.py"):
         extra = {"estimators": {"sklearn", "scipy"}, "commands": {"pandas", "pyarrow"}}.get(path.parent.name, set())

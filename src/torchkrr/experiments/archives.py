@@ -23,10 +23,12 @@ EXPECTED = (
 )
 
 
-def open_archive(path: pathlib.Path, *, test_share: float, seed: int, name: str | None = None) -> Split:
+def open_archive(
+    path: pathlib.Path, *, test_share: float, seed: int, name: str | None = None, classes: list[str] | None = None
+) -> Split:
     """An .npz file with `features` or `images`, and `labels`; or `features_train`, `labels_train`, `features_test`, ..."""
     arrays = _read(path)
-    given = _class_names(path, arrays)
+    given = _class_names(path, arrays) if classes is None else classes
     parts = ("", "_train", "_test")
     data = {part: _one_of(path, arrays, DATA, part) for part in parts}
     labels = {part: _one_of(path, arrays, LABELS, part) for part in parts}

@@ -173,5 +173,5 @@ def _channels_last(network: nn.Module) -> bool:
 def _fingerprint(model: Tapped, prepare: Preparation) -> str:
     architecture = re.sub(r" at 0x[0-9a-f]+", "", str(model))
     settings = (model.layer, model.pooling, model.num_prefix_tokens, model.channels_last, model.most)
-    parts = [str(VERSION), architecture, weights_hash(model), repr(tuple(prepare)), repr(settings)]
+    parts = [str(VERSION), architecture, weights_hash(model), repr(prepare), repr(settings)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -111,7 +111,7 @@ def _cut_classifier(network: nn.Module) -> str | None:
         return None
     parent, _, child = names[-1].rpartition(".")
     setattr(network.get_submodule(parent), child, nn.Identity())
-    return names[-1]
+    return str(names[-1])
 
 
 class _explained:

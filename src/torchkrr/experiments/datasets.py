@@ -81,11 +81,9 @@ def _cifar10() -> Split:
     path = cache_folder() / "cifar10.npz"
     if not path.exists():
         _download_cifar10(path)
-    split = open_archive(path, test_share=0.2, seed=0, name="cifar10")
+    split = open_archive(path, test_share=0.2, seed=0, name="cifar10", classes=CIFAR10_CLASSES)
     sizes = {"x_train": len(split.train.labels), "x_test": len(split.test.labels)}
     if isinstance(split.train, ArrayPictures) and sizes == {name: CIFAR10_SIZES[name][0] for name in sizes}:
-        for part in split:
-            part.classes[:] = CIFAR10_CLASSES
         return split
     raise FileError(f"{path} is not CIFAR-10 (50,000 and 10,000 pictures). Remove it; it will be downloaded again.")
 
@@ -105,4 +103,4 @@ def _download_cifar10(path: pathlib.Path) -> None:
     arrays = {f"{axis}_{name}": getattr(part, source) for name, part in zip(("train", "test"), parts, strict=True)
               for axis, source in (("x", "data"), ("y", "targets"))}  # fmt: skip
     with replacing(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, **{name: np.asarray(array) for name, array in arrays.items()})
+        np.savez(file, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})

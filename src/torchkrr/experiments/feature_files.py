@@ -113,4 +113,7 @@ def _lines(place: Place) -> list[Line]:
     if not place.journal.exists():
         return []
     lines = place.journal.read_text(encoding="utf-8", errors="replace").split("\n")
-    return [json.loads(line) for line in lines[:-1]]  # what follows the last end of a line was cut short
+    try:
+        return [json.loads(line) for line in lines[:-1]]  # what follows the last end of a line was cut short
+    except ValueError:  # damaged: begin again
+        return []

@@ -69,7 +69,7 @@ class ArrayPictures(Pictures):
         digest.update(f"pixels {self._pixels.shape} {self._pixels.dtype}\n".encode())
         for start in range(0, len(self._pixels), 1024):
             digest.update(np.ascontiguousarray(self._pixels[start : start + 1024]))
-        return digest.hexdigest()
+        return str(digest.hexdigest())
 
     def describe(self, index: int) -> str:
         return f"image {index} of the {self.part} part"
@@ -94,7 +94,7 @@ class FilePictures(Pictures):
         for path in self.paths:
             contents, size = _file_hash(self.root / path)
             digest.update(f"{path}\0{size} {contents}\n".encode())
-        return digest.hexdigest()
+        return str(digest.hexdigest())
 
     def describe(self, index: int) -> str:
         return self.paths[index]
@@ -113,7 +113,7 @@ class FeatureSet(NamedTuple):
         digest = _labels_digest(self.classes, self.labels)
         digest.update(f"features {tuple(self.features.shape)} {self.features.dtype}\n".encode())
         digest.update(self.features.contiguous().numpy())
-        return digest.hexdigest()
+        return str(digest.hexdigest())
 
     def describe(self, index: int) -> str:
         return f"row {index} of the {self.part} part"
@@ -153,7 +153,7 @@ def _three_channels(pixels: Array) -> Array:
 def _labels_digest(classes: list[str], labels: Tensor) -> Any:
     digest = hashlib.sha256("\0".join(classes).encode())
     digest.update(f"\nlabels {len(labels)}\n".encode())
-    digest.update(labels.to(torch.int64).contiguous().numpy())
+    digest.update(labels.to(torch.int64).contiguous().numpy().data)
     return digest
 
 

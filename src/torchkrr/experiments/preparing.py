@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ from ..errors import ShapeError
 MODES = ("bicubic", "bilinear")
 
 
-class Preparation(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Preparation:
     """The middle square of each picture, resized with antialiasing and normalised per channel.
 
     Called with pictures `(H, W, 3)` in uint8 it gives `(B, 3, size, size)` in float32, in channels-last memory. Resizing

@@ -6,6 +6,7 @@ import hashlib
 import os
 import pathlib
 import pickle
+from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,8 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 def load_weights(network: nn.Module, path: str | os.PathLike[str], *, head: str | None = None) -> nn.Module:
     """Load a file into a network without its classifier; returns the part of the network that the file holds.
 
-    That is the network, or one of its children (such as `features` of a VGG) if the file has the weights of that one alone.
+    That is the network, or, if the file has the weights of one of its children alone (such as `features` of a VGG), that
+    child, under its own name.
 
     Args:
         network: its classifier may be gone already.
@@ -77,16 +79,16 @@ def weights_hash(network: nn.Module) -> str:
 
 
 def _part_held(network: nn.Module, weights: dict[str, Tensor]) -> tuple[nn.Module, dict[str, Tensor]]:
-    """The network or the child whose names a file has, and the weights under the names of that part."""
+    """The network, or the child alone whose weights these are, and the weights under the names of the network."""
     names = set(weights)
     if not set(network.state_dict()) - names:
         return network, weights
     for title, child in network.named_children():
         own = set(child.state_dict())
         if own and own == names:
-            return child, weights
-        if own and {f"{title}.{name}" for name in own} == names:
-            return child, {name[len(title) + 1 :]: tensor for name, tensor in weights.items()}
+            weights = {f"{title}.{name}": tensor for name, tensor in weights.items()}
+        if own and {f"{title}.{name}" for name in own} == set(weights):
+            return nn.Sequential(OrderedDict({title: child})), weights
     return network, weights
 
 

@@ -162,12 +162,12 @@ class KernelReadout(nn.Module):
         Shape:
             - inputs: `(n, ...)`; values: `(n, C)`
         """
+        self._check_inputs(inputs, len(values), like=self.inputs)
         features = _propagate(self.backbone, inputs, self.batch_size).to(self.head.centers.dtype)
         if self.inputs is None:
             self.head.append(features, values)
             return
         self._refresh()
-        self._check_inputs(inputs, len(values), like=self.inputs)
         self.head.append(features, values)
         with torch.inference_mode(False):
             self.inputs = torch.cat((self.inputs, inputs.detach().to(self.inputs)))

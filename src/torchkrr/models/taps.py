@@ -206,7 +206,7 @@ def _hooked(model: nn.Module, layers: Sequence[str], seen: Any) -> Iterator[None
 def _layer(model: nn.Module, name: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"The model must be an nn.Module, got {type(model).__name__}.")
-    modules = dict(model.named_modules(remove_duplicate=False))
+    modules: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
     if name not in modules:
         names = [known for known in modules if known]
         near = difflib.get_close_matches(name, names, 5, cutoff=0.5)
