@@ -69,6 +69,8 @@ ORDERED_FOLDERS = {
     "experiments": [
         *("extras", "_torchvision", "pictures", "splitting", "image_files", "archives", "datasets"),
         *("preparing", "weight_files", "digit_network", "catalog", "backbones", "feature_files", "features"),
+        *("subsamples", "records", "readouts", "selecting", "trained", "lazy", "lineup", "config", "inputs", "summary"),
+        *("figures", "heads", "classify", "asked_images", "examining", "thumbnails", "report", "transfer"),
     ],
     "commands": ["tables", "values", "features", "targets", "scores", "writing", "fit", "predict", "evaluate"],
 }
@@ -125,6 +127,7 @@ def test_core_needs_only_torch_and_numpy():
         "__future__",
         "abc",
         "argparse",
+        "base64",
         "collections",
         "concurrent",
         "contextlib",
@@ -135,6 +138,7 @@ def test_core_needs_only_torch_and_numpy():
         "difflib",
         "functools",
         "hashlib",
+        "html",
         "importlib",
         "io",
         "json",
@@ -145,10 +149,12 @@ def test_core_needs_only_torch_and_numpy():
     standard |= {
         "pathlib",
         "pickle",
+        "platform",
         "re",
         "secrets",
         "signal",
         "stat",
+        "string",
         "sys",
         "threading",
         "traceback",

@@ -77,10 +77,10 @@ def test_mistakes_show_the_images_that_explain_them(outcome):
 def test_groups_and_confusions_count_every_example_once(outcome):
     inputs, head = outcome.inputs, outcome.head
     examined = examine(head, inputs.test.features, inputs.test.labels)
-    assert sum(group.count for group in examined.groups) == 40 == int(examined.confusion.sum())
+    assert sum(group.size for group in examined.groups) == 40 == int(examined.confusion.sum())
     indicators = [group.indicator for group in examined.groups]
     assert indicators == sorted(indicators)
-    right = sum(group.count * group.accuracy for group in examined.groups)
+    right = sum(group.size * group.accuracy for group in examined.groups)
     assert right == pytest.approx(float(examined.confusion.diagonal().sum())) == pytest.approx(40 * examined.accuracy)
     found = confusion_matrix(torch.tensor([0, 2, 2]), torch.tensor([1, 2, 0]), 3)
     assert found.tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 1]]

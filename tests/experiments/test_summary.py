@@ -34,7 +34,7 @@ def test_a_cell_is_the_mean_over_seeds():
     assert (first.readout, first.budget, last.budget, other.readout) == ("sk", 100, 500, "knn")
     assert first.accuracy == pytest.approx(statistics.mean(ACCURACIES))
     assert first.standard_error == pytest.approx(statistics.stdev(ACCURACIES) / 3**0.5)
-    assert (first.lowest, first.highest, first.count) == (0.8, 0.9, 3)
+    assert (first.lowest, first.highest, first.num_seeds) == (0.8, 0.9, 3)
     assert (first.fit, first.predict, first.seconds) == (2.0, 0.5, 2.5)
     assert (first.log_loss, other.log_loss) == (None, pytest.approx(0.3))
     assert last.standard_error is None

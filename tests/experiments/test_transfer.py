@@ -45,7 +45,7 @@ def test_a_run_on_features_leaves_everything_and_the_next_one_uses_it(tmp_path):
     first = transfer.run(config(data, out))
     assert set(os.listdir(out)) == FILES
     assert (first.reused, len(first.records)) == (0, 9)  # two budgets: 2 seeds and 1, three readouts
-    assert [(cell.budget, cell.count) for cell in first.cells[:2]] == [(50, 2), (320, 1)]
+    assert [(cell.budget, cell.num_seeds) for cell in first.cells[:2]] == [(50, 2), (320, 1)]
     assert all(record["accuracy"] > 0.8 for record in first.records)
     written = (out / "records.jsonl").read_bytes()
     again = transfer.run(config(data, out))

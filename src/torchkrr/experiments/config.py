@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import InputError
+from ..models.pooling import Pooling
 from .lineup import LINEUP, readout_named
 
 
@@ -33,7 +34,7 @@ class Config:
     weights: str | None = None
     size: int | None = None
     layer: str | None = None
-    pooling: str = "mean"
+    pooling: Pooling = "mean"
     budgets: tuple[int | None, ...] = (100, 1000, 10_000, None)
     seeds: int = 5
     readouts: tuple[str, ...] = tuple(LINEUP)

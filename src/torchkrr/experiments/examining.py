@@ -24,7 +24,7 @@ class Group(NamedTuple):
 
     indicator: float  # mean
     accuracy: float
-    count: int
+    size: int
 
 
 class Examination(NamedTuple):

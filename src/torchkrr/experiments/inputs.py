@@ -102,7 +102,7 @@ def _fingerprint(train: Part, test: Part) -> str:
     """Of the numbers themselves: whatever changed on the way to them, changes it."""
     digests = []
     for part in (train, test):
-        digest = hashlib.sha256(f"{tuple(part.features.shape)} {part.features.dtype}".encode())
+        digest: Any = hashlib.sha256(f"{tuple(part.features.shape)} {part.features.dtype}".encode())
         digest.update(part.features.contiguous().numpy())
         digest.update(part.labels.contiguous().numpy())
         digests.append(digest.hexdigest())

@@ -87,7 +87,7 @@ def _table(cells: Sequence[Cell]) -> str:
 
 
 def _table_note(cells: Sequence[Cell]) -> str:
-    seeds = max(cell.count for cell in cells)
+    seeds = max(cell.num_seeds for cell in cells)
     errors = f" Means over {seeds} subsamples with their standard errors; bold is the best." if seeds > 1 else ""
     return f"Log-loss and seconds are those of the largest budget.{errors} Subsamples are stratified and the same for all."
 

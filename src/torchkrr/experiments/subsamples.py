@@ -11,9 +11,9 @@ from ..errors import InputError
 def stratified_order(labels: Tensor, seed: int) -> Tensor:
     r"""A random order of the rows whose every beginning has the classes in their shares, up to a row or two.
 
-    Beyond its share, one row of each class comes first, so that none is missing. The other members of a class, shuffled, are spread evenly: the $i$-th of $n$ has the
-    place $(i+u)/n$ with one random $u$ in $[0, 1)$ for each class, and the places are sorted. A budget is a beginning of the
-    order, so a larger budget of the same seed contains the smaller ones.
+    One row of each class comes first, whatever its share, so that none is missing. The other members of a class, shuffled,
+    are spread evenly: the $i$-th of $n$ has the place $(i+u)/n$ with one random $u$ in $[0, 1)$ for each class, and the
+    places are sorted. A budget is a beginning of the order, so a larger budget of the same seed contains the smaller ones.
 
     Shape:
         - labels: `(N,)` int64; output: `(N,)` int64

@@ -15,7 +15,7 @@ class Cell(NamedTuple):
     readout: str
     title: str
     budget: int
-    count: int  # seeds
+    num_seeds: int
     accuracy: float  # mean
     lowest: float
     highest: float
@@ -75,7 +75,7 @@ def _cell(records: list[Record]) -> Cell:
         readout=first["readout"],
         title=first["title"],
         budget=first["budget"],
-        count=count,
+        num_seeds=count,
         accuracy=mean,
         lowest=min(accuracies),
         highest=max(accuracies),

@@ -18,11 +18,11 @@ from .. import __version__
 from .._progress import Progress
 from ..errors import FileError, InputError
 from ..nn import LocalKernelRidge
-from .lineup import SELECTED, readout_named
 from .config import Config
 from .figures import write_figure
 from .heads import Head, read_head, write_head
 from .inputs import Inputs, read_inputs
+from .lineup import SELECTED, readout_named
 from .readouts import Fitted, Training, quality
 from .records import Record, Records, fingerprint, versions
 from .report import write_report
