@@ -119,9 +119,9 @@ def mnist_accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
 
 
 @torch.inference_mode()
-def digits_accuracy(name: str) -> dict[str, float]:
+def digits_accuracy(name: str, weights: str | None = None) -> dict[str, float]:
     """Of a linear probe and of a kernel head on scikit-learn's digits, from all training pictures."""
-    backbone, split = open_backbone(name, size=SIZE), open_dataset("digits")
+    backbone, split = open_backbone(name, size=SIZE, weights=weights), open_dataset("digits")
     train_features, test_features = (backbone.model(backbone.prepare(part.read(range(len(part))))) for part in split)  # type: ignore[union-attr]
     linear = LogisticRegression(max_iter=5000).fit(train_features.numpy(), split.train.labels.numpy())
     transform = Compose(UnitNorm(), MeanDistance()).fit(train_features)
@@ -137,7 +137,7 @@ def digits_accuracy(name: str) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mnist", type=pathlib.Path, required=True, help="folder with the four idx files, gzipped")
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, default=None, help="use so many digits only")
@@ -152,11 +152,10 @@ def main() -> None:
     save_file({name: tensor.half().contiguous() for name, tensor in kept.items()}, args.out)
     print(f"wrote {args.out} ({args.out.stat().st_size / 1000:.0f} kB)")
     accuracy = {"MNIST test part, redrawn": held_out}
-    if args.out == WEIGHTS:
-        for name, title in (("digits", "these features"), ("identity", "pixels")):
-            scores = digits_accuracy(name)
-            accuracy |= {f"scikit-learn's digits, {title}, {head}": score for head, score in scores.items()}
-            print(title, scores)
+    for name, title, weights in (("digits", "these features", str(args.out)), ("identity", "pixels", None)):
+        scores = digits_accuracy(name, weights)
+        accuracy |= {f"scikit-learn's digits, {title}, {head}": score for head, score in scores.items()}
+        print(title, scores)
     provenance = {
         "what": "Weights of torchkrr.experiments.digit_network.DigitNetwork, in half precision.",
         "command": f"python examples/train_digit_backbone.py --mnist FOLDER --epochs {args.epochs} "

@@ -107,7 +107,7 @@ class FeatureSet(NamedTuple):
     classes: list[str]
     features: Tensor  # (N, D) float32
     labels: Tensor  # (N,) int64
-    part: str
+    part: str = "only"
 
     def fingerprint(self) -> str:
         digest = _labels_digest(self.classes, self.labels)
