@@ -101,7 +101,7 @@ def parser() -> Parser:
     parts = Parser(add_help=False)
     parts.add_argument("--chunk-rows", type=_positive, default=10_000, metavar="N", help="rows in memory at a time (10000)")
 
-    top = Parser(prog="torchkrr", description="Local kernel ridge regression for tables in CSV and Parquet files.")
+    top = Parser(prog="torchkrr", description="Local kernel ridge regression for tables, and for images on frozen networks.")
     top.add_argument("--version", action="version", version=f"torchkrr {__version__}")
     commands = top.add_subparsers(required=True, metavar="command")
 

@@ -162,3 +162,8 @@ def test_a_run_of_nothing_is_an_error():
         Config(budgets=())
     with pytest.raises(InputError, match="seeds must be at least 1, got 0"):
         Config(seeds=0)
+
+
+def test_the_backbone_follows_the_data_unless_it_is_named():
+    assert [Config().network, Config(dataset="photos").network] == ["digits", "resnet18"]
+    assert Config(dataset="photos", backbone="identity").network == "identity"

@@ -16,7 +16,8 @@ class Config:
     Args:
         dataset: `digits`, `cifar10`, or a path: a folder with one folder of images per class, an .npz of images or features,
             or a CSV manifest.
-        backbone: what makes features of images; not used where the data are features.
+        backbone: what makes features of images; `None` is `digits` for digits, and the paper's `resnet18` for others. Not
+            used where the data are features.
         weights: a file with the weights of the backbone, instead of its own pretrained ones.
         size: of the images given to the backbone, in pixels.
         layer, pooling: where features are taken from, and how maps and tokens become vectors.
@@ -30,7 +31,7 @@ class Config:
     """
 
     dataset: str = "digits"
-    backbone: str = "digits"
+    backbone: str | None = None
     weights: str | None = None
     size: int | None = None
     layer: str | None = None
@@ -53,6 +54,11 @@ class Config:
             raise InputError(f"seeds must be at least 1, got {self.seeds}.")
         for name in self.readouts:
             readout_named(name)
+
+    @property
+    def network(self) -> str:
+        """The name of the backbone."""
+        return self.backbone or ("digits" if self.dataset == "digits" else "resnet18")
 
     def budgets_of(self, count: int) -> list[int]:
         """The budgets, ascending; those of `count` labels and more are all of them.

@@ -48,7 +48,7 @@ def read_inputs(config: Config, *, progress: bool = False) -> Inputs:
     backbone = None
     if isinstance(split.train, Pictures):
         backbone = open_backbone(
-            config.backbone,
+            config.network,
             weights=config.weights,
             size=config.size,
             layer=config.layer,
@@ -87,7 +87,7 @@ def _part(source: Pictures | FeatureSet, backbone: Backbone | None, config: Conf
 def _asked(config: Config, backbone: Backbone) -> dict[str, Any]:
     """Enough to open the same backbone again, and to know that it is the same; of a file of weights only its name."""
     return {
-        "name": config.backbone,
+        "name": config.network,
         "weights": None if config.weights is None else pathlib.Path(config.weights).name,
         "size": config.size,
         "layer": config.layer,

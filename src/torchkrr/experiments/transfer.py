@@ -100,10 +100,9 @@ def case_key(case: Case, inputs: Inputs) -> str:
 
 def solve(case: Case, inputs: Inputs) -> tuple[Record, Fitted]:
     """Fit one readout, judge it on the test part, and say how long that took."""
-    entry = readout_named(case.readout)
-    rows = budget_rows(inputs.train.labels, case.budget, case.seed)
+    training = _training(case, inputs)
     start = time.perf_counter()
-    fitted = entry.readout.fit(_training(rows, case.seed, inputs))
+    fitted = readout_named(case.readout).readout.fit(training)
     half = time.perf_counter()
     scores = fitted.scores(inputs.test.features)
     stop = time.perf_counter()
@@ -115,7 +114,7 @@ def solve(case: Case, inputs: Inputs) -> tuple[Record, Fitted]:
         "backbone": inputs.backbone,
         "num_features": inputs.train.features.shape[1],
         "readout": case.readout,
-        "title": entry.title,
+        "title": readout_named(case.readout).title,
         "settings": _settings(case.readout),
         "chosen": fitted.chosen,
         "budget": case.budget,
@@ -149,8 +148,7 @@ def _stored_head(config: Config, inputs: Inputs, out: pathlib.Path) -> Head:
             return head
     except FileError:
         pass  # none yet, or none of ours
-    _, fitted = solve(case, inputs)
-    head = _head(fitted, case, inputs)
+    head = _head(readout_named(SELECTED).readout.fit(_training(case, inputs)), case, inputs)
     write_head(path, head)
     return head
 
@@ -163,11 +161,12 @@ def _head(fitted: Fitted, case: Case, inputs: Inputs) -> Head:
     return Head(fitted.layer, fitted.temperature, inputs.classes, items, inputs.backbone, case_key(case, inputs))
 
 
-def _training(rows: torch.Tensor, seed: int, inputs: Inputs) -> Training:
+def _training(case: Case, inputs: Inputs) -> Training:
     features, labels = inputs.train.features, inputs.train.labels
-    if len(rows) < len(labels):
+    if case.budget < len(labels):  # all of them need no copy
+        rows = budget_rows(labels, case.budget, case.seed)
         features, labels = features[rows], labels[rows]
-    return Training(features, labels, len(inputs.classes), seed)
+    return Training(features, labels, len(inputs.classes), case.seed)
 
 
 def _settings(readout: str) -> dict[str, Any]:

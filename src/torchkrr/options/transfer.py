@@ -16,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     data.add_argument("--test-share", type=float, default=0.2, metavar="X", help="of data without a test part (0.2)")
     frozen = parser.add_argument_group("backbone")
-    frozen.add_argument("--backbone", default="digits", metavar="NAME", help="digits, or a torchvision or timm model")
+    frozen.add_argument(
+        "--backbone", metavar="NAME", help="digits, or a torchvision or timm model (digits for digits, else resnet18)"
+    )
     frozen.add_argument("--weights", metavar="FILE", help="its weights from a file, instead of its own pretrained ones")
     frozen.add_argument("--random-weights", action="store_true", help="untrained, to try things out")
     frozen.add_argument("--size", type=_count, metavar="N", help="pixels of the images it is given")
