@@ -22,6 +22,7 @@ from style import BLUE, INK, ORANGE, save
 from torchkrr.experiments.backbones import open_backbone
 from torchkrr.experiments.datasets import open_dataset
 from torchkrr.experiments.features import extract
+from torchkrr.experiments.pictures import Pictures
 from torchkrr.kernels import Exponential
 from torchkrr.nn import LocalKernelRidge
 from torchkrr.transforms import Compose, MeanDistance, UnitNorm
@@ -42,6 +43,16 @@ class Trial(NamedTuple):
     append: float
     predict: float
     as_before: bool  # predictions after the images were removed again
+
+
+def digits() -> list[tuple[Tensor, Tensor]]:
+    """Features and labels of the training and of the test part."""
+    backbone, parts = open_backbone("digits"), []
+    with tempfile.TemporaryDirectory() as cache:
+        for part in open_dataset("digits"):
+            assert isinstance(part, Pictures)
+            parts.append((extract(backbone, part, cache=cache).features.clone(), part.labels))
+    return parts
 
 
 def made_head(features: Tensor, labels: Tensor) -> LocalKernelRidge:
@@ -82,9 +93,7 @@ def _accuracies(scores: Tensor, truth: Tensor, digit: int) -> tuple[float, float
 
 @torch.no_grad()
 def main() -> None:
-    split, backbone = open_dataset("digits"), open_backbone("digits")
-    with tempfile.TemporaryDirectory() as cache:
-        train, test = ((extract(backbone, part, cache=cache).features.clone(), part.labels) for part in split)
+    train, test = digits()
     found = {
         count: [trial(train, test, digit, count, seed) for digit in range(10) for seed in range(SEEDS)] for count in COUNTS
     }
