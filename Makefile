@@ -8,7 +8,7 @@ DATA ?= uci
 .PHONY: demo test lint types unit without-compiler bench bench-tuning bench-uci figures clean
 
 demo: $(INSTALLED)
-	$(BIN)/python examples/digits.py --out runs/demo
+	$(BIN)/torchkrr transfer --dataset digits --backbone digits --budgets 30,100,300,all --seeds 3 --out runs/demo
 
 test: lint types unit without-compiler
 

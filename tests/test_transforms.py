@@ -114,6 +114,14 @@ def test_erfinv_in_float32_has_float32_accuracy_at_the_edge():
     close(ErfInv()(u), erfinv(2 * u.double().numpy() - 1), rtol=1e-6, atol=0)
 
 
+def test_erfinv_of_many_rows_is_that_of_each(monkeypatch):
+    u = torch.rand(50, 7)
+    expected, slope = ErfInv()(u), torch.func.grad(lambda x: ErfInv()(x).sum())(u)
+    monkeypatch.setattr(module, "SEARCH_BYTES", 3 * 16 * 7)
+    assert torch.equal(ErfInv()(u), expected)
+    assert torch.equal(torch.func.grad(lambda x: ErfInv()(x).sum())(u), slope)
+
+
 def test_mean_distance_is_that_of_all_ordered_pairs(points, new_points):
     fitted = MeanDistance().fit(torch.tensor(points))
     close(fitted(torch.tensor(new_points)), new_points / mean_distance(points))

@@ -1,12 +1,13 @@
 """Differentiable kernel ridge regression for PyTorch: a lazy head that needs no training.
 
 Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`, `transforms`,
-`neighbors`, `tuning` (what is chosen from the data), `estimators` (scikit-learn's vocabulary), `errors`.
+`neighbors`, `tuning` (what is chosen from the data), `models` (networks that end in a kernel),
+`estimators` (scikit-learn's vocabulary), `errors`.
 """
 
 import importlib
 
-from . import errors, functional, kernels, losses, neighbors, nn, transforms, tuning
+from . import errors, functional, kernels, losses, models, neighbors, nn, transforms, tuning
 from .backends import backend_report
 from .tuning import calibrate, learn_metric, select, tune
 
@@ -19,6 +20,7 @@ __all__ = [
     "kernels",
     "learn_metric",
     "losses",
+    "models",
     "neighbors",
     "nn",
     "select",

@@ -93,11 +93,12 @@ def _workers(count: int) -> ThreadPoolExecutor:
     key = (os.getpid(), count)  # threads do not survive a fork, so a child process makes its own
     with _pools_lock:
         if key not in _pools:
-            _pools[key] = _new_pool(count)
+            _pools[key] = new_pool(count)
         return _pools[key]
 
 
-def _new_pool(count: int) -> ThreadPoolExecutor:
+def new_pool(count: int) -> ThreadPoolExecutor:
+    """Threads that use one intra-op thread each."""
     before = torch.get_num_threads()
     ready = threading.Barrier(count + 1)
 

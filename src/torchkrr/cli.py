@@ -24,7 +24,10 @@ from .errors import KernelRidgeError
 Args = argparse.Namespace
 Parser = argparse.ArgumentParser
 # Commands with a module of their own in `options`, which has `add_arguments(parser)` and `run(args)`: name -> help.
-EXPERIMENTS: dict[str, str] = {}
+EXPERIMENTS: dict[str, str] = {
+    "transfer": "Heads on the features of a frozen network: accuracy and time against the number of labels.",
+    "classify": "Classify images with a head that transfer wrote, with explanations.",
+}
 LABELS = {"rmse": "RMSE", "mae": "MAE", "r2": "R2", "nll": "NLL", "coverage90": "coverage of 90 %", "log_loss": "log-loss"}
 
 
@@ -40,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             args.run(args)
             sys.stdout.flush()
-        except KeyboardInterrupt:
-            _say("interrupted. Nothing was written.")
+        except KeyboardInterrupt as error:
+            _say(f"interrupted. {str(error) or 'Nothing was written.'}")
             return 130
         except BrokenPipeError:  # whoever read the output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -97,7 +100,7 @@ def parser() -> Parser:
     parts = Parser(add_help=False)
     parts.add_argument("--chunk-rows", type=_positive, default=10_000, metavar="N", help="rows in memory at a time (10000)")
 
-    top = Parser(prog="torchkrr", description="Local kernel ridge regression for tables in CSV and Parquet files.")
+    top = Parser(prog="torchkrr", description="Local kernel ridge regression for tables, and for images on frozen networks.")
     top.add_argument("--version", action="version", version=f"torchkrr {__version__}")
     commands = top.add_subparsers(required=True, metavar="command")
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ._checks import check_finite, check_floating, check_points, check_same_features, check_tensor
 from ._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from ._state import keep_double, register, resize_buffers
-from .distances import squared_distances
+from .distances import needs_gradient, squared_distances
 from .errors import InputError, InputTypeError, NotFittedError, ShapeError
 
 __all__ = [
@@ -149,6 +149,15 @@ class ErfInv(Transform):
     """
 
     def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
+        if 16 * x.numel() <= SEARCH_BYTES or x.ndim < 2 or needs_gradient(x):
+            return self._of(x)
+        # In float64 all rows at a time would take four times their own memory.
+        mapped = torch.empty_like(x)
+        for rows in ranges(len(x), rows_per_chunk(16 * x[0].numel(), SEARCH_BYTES)):
+            mapped[rows] = self._of(x[rows])
+        return mapped
+
+    def _of(self, x: Tensor) -> Tensor:
         edge = torch.finfo(torch.float64).eps / 2
         return torch.erfinv((2 * x.double() - 1).clamp(-1 + edge, 1 - edge)).to(x.dtype)
 

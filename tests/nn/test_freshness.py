@@ -332,5 +332,5 @@ def test_edits_of_high_bits_in_many_numbers_are_seen(edit, features):
         "swapped": lambda: rows[:, [1, 0, *range(2, features)]],
     }[edit]()
     for dtype in (torch.float32, torch.float64):
-        same = (contents._hash(rows.to(dtype)) == contents._hash(changed.to(dtype))).all(0)
+        same = (contents.row_hashes(rows.to(dtype)) == contents.row_hashes(changed.to(dtype))).all(0)
         assert not bool(same.any())

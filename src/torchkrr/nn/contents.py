@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from .._precision import working_dtype
-from ..kernels import Kernel
 
 PLAIN = (int, float, str, tuple)
 LOWERED = 4  # bits for each byte: half of a number
@@ -21,14 +20,14 @@ class Contents(NamedTuple):
 
     sums: Tensor | None  # (2, N): a hash of each row
     state: tuple[Tensor, ...]  # copied
-    modules: tuple[nn.Module, ...]  # of the kernel
+    modules: tuple[nn.Module, ...]  # of the kernel, or of another module
     settings: tuple[object, ...]
 
-    def hold(self, rows: Tensor | None, state: tuple[Tensor, ...], kernel: Kernel, settings: tuple[object, ...]) -> bool:
+    def hold(self, rows: Tensor | None, state: tuple[Tensor, ...], kernel: nn.Module, settings: tuple[object, ...]) -> bool:
         """Whether `contents_of` the same arguments would be these, without copying any."""
         modules = tuple(kernel.modules())
         return self._agree(state, modules, (*settings, *_plain_attributes(modules))) and (
-            rows is None if self.sums is None else rows is not None and _equal(self.sums, _hash(rows))
+            rows is None if self.sums is None else rows is not None and _equal(self.sums, row_hashes(rows))
         )
 
     def same_as(self, other: Contents) -> bool:
@@ -47,19 +46,19 @@ class Contents(NamedTuple):
         )
 
 
-def contents_of(rows: Tensor | None, state: tuple[Tensor, ...], kernel: Kernel, settings: tuple[object, ...]) -> Contents:
-    """Of `rows` `(N, D)`, tensors and a kernel; settings are compared by identity, and by `==` if they are no tensors.
+def contents_of(rows: Tensor | None, state: tuple[Tensor, ...], kernel: nn.Module, settings: tuple[object, ...]) -> Contents:
+    """Of `rows` `(N, D)`, tensors and a kernel, or any module; settings are compared by identity, and if no tensors by `==`.
 
     `None` stands for rows of which nothing is kept, so that nothing can be out of date.
     """
     modules = tuple(kernel.modules())
     with torch.inference_mode(False), torch.no_grad():
         copies = tuple(tensor.detach().clone() for tensor in state)
-    sums = None if rows is None else _hash(rows)
+    sums = None if rows is None else row_hashes(rows)
     return Contents(sums, copies, modules, (*settings, *_plain_attributes(modules)))
 
 
-def tensors_of(kernel: Kernel) -> tuple[Tensor, ...]:
+def tensors_of(kernel: nn.Module) -> tuple[Tensor, ...]:
     """Parameters and buffers of a kernel: all that its embedding and profile compute with."""
     return tuple(
         tensor
@@ -70,7 +69,7 @@ def tensors_of(kernel: Kernel) -> tuple[Tensor, ...]:
     )
 
 
-def _hash(rows: Tensor) -> Tensor:
+def row_hashes(rows: Tensor) -> Tensor:
     """Two integers for each row `(2, N)`, from its bits: sums of floats would lose small columns beside large ones.
 
     Weights are odd, so that every edit of one number shows in the first. Modulo 2^32 it is blind to pairs of changed

@@ -1,0 +1,1 @@
+"""Experiments on real data: features of frozen networks, readouts on them, records and reports."""

@@ -1,0 +1,95 @@
+"""Images or features that a head is asked to classify."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._chunking import ranges
+from .._progress import Progress
+from ..errors import FileError, InputError
+from .backbones import Backbone, open_backbone
+from .heads import Head
+from .image_files import ENDINGS
+from .pictures import read_picture
+
+AT_A_TIME = 64
+
+
+class Asked(NamedTuple):
+    names: list[str]
+    features: Tensor  # (Q, D) float32
+
+
+def read_asked(head: Head, paths: Sequence[str], *, weights: str | None = None, progress: bool = False) -> Asked:
+    """The features that the head wants: of image files and folders of them by its backbone, or from .npz files."""
+    if head.backbone is None:
+        return _given_features(paths)
+    files = _image_files(paths)
+    backbone = open_same_backbone(head, weights=weights)
+    parts = []
+    with torch.inference_mode(), Progress("images", len(files), shown=progress) as bar:
+        for chunk in ranges(len(files), AT_A_TIME):
+            pictures = [read_picture(path) for path in files[chunk]]
+            parts.append(backbone.model(backbone.prepare(pictures)).float())
+            bar.advance(len(pictures))
+    with torch.inference_mode(False):
+        return Asked([str(path) for path in files], torch.cat(parts).clone())
+
+
+def open_same_backbone(head: Head, *, weights: str | None = None) -> Backbone:
+    """The backbone the head was made with, or an error if its weights or settings are others."""
+    asked = head.backbone
+    if asked is None:
+        raise InputError("This head was made from given features, so it has no backbone.")
+    if asked["weights"] is not None and weights is None:
+        raise InputError(
+            f"This head was made with weights from a file, {asked['weights']}. Give that file again, with --weights."
+        )
+    options = {name: asked[name] for name in ("size", "layer", "pooling", "random_weights")}
+    backbone = open_backbone(asked["name"], weights=weights, **options)
+    if backbone.fingerprint != asked["fingerprint"]:
+        raise InputError(
+            f"The weights or the preparation of {asked['name']} are not those that the head was made with, so its features "
+            "would mean something else. Give the same file of weights, and install the same version of the model's library."
+        )
+    return backbone
+
+
+def _image_files(paths: Sequence[str]) -> list[pathlib.Path]:
+    files: list[pathlib.Path] = []
+    for name in paths:
+        path = pathlib.Path(name)
+        if path.is_dir():
+            inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
+            if not inside:
+                raise FileError(f"The folder {path} has no images ({', '.join(sorted(ENDINGS))}).")
+            files += inside
+        elif not path.exists():
+            raise FileError(f"There is no image {path}.")
+        else:
+            files.append(path)
+    return files
+
+
+def _given_features(paths: Sequence[str]) -> Asked:
+    names, parts = [], []
+    for path in paths:
+        if pathlib.Path(path).suffix != ".npz":
+            raise FileError(
+                f"This head was made from given features, so it classifies features: an .npz file with an array `features`, "
+                f"got {path}."
+            )
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                found = torch.from_numpy(np.ascontiguousarray(arrays["features"], dtype=np.float32))
+        except (OSError, ValueError, KeyError) as error:
+            raise FileError(f"{path} cannot be read as an .npz file with an array `features`: {error}.") from error
+        parts.append(found)
+        names += [f"{path} row {row}" for row in range(len(found))]
+    return Asked(names, torch.cat(parts))

@@ -1,0 +1,70 @@
+"""What a transfer run is asked for. The settings of the readouts are theirs, in `lineup`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import InputError
+from ..models.pooling import Pooling
+from .lineup import LINEUP, readout_named
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run: data, frozen backbone, label budgets and readouts.
+
+    Args:
+        dataset: `digits`, `cifar10`, or a path: a folder with one folder of images per class, an .npz of images or features,
+            or a CSV manifest.
+        backbone: what makes features of images; `None` is `digits` for digits, and the paper's `resnet18` for others. Not
+            used where the data are features.
+        weights: a file with the weights of the backbone, instead of its own pretrained ones.
+        size: of the images given to the backbone, in pixels.
+        layer, pooling: where features are taken from, and how maps and tokens become vectors.
+        budgets: numbers of labels; `None` is all.
+        seeds: subsamples of each budget below all.
+        readouts: names in `lineup.LINEUP`.
+        out: folder for records, figure, report and head.
+        cache: folder for features; `None` is a folder `features` inside `out`.
+        test_share, split_seed: of the test part, where the data do not bring their own.
+        random_weights: an untrained backbone, for tests.
+    """
+
+    dataset: str = "digits"
+    backbone: str | None = None
+    weights: str | None = None
+    size: int | None = None
+    layer: str | None = None
+    pooling: Pooling = "mean"
+    budgets: tuple[int | None, ...] = (100, 1000, 10_000, None)
+    seeds: int = 5
+    readouts: tuple[str, ...] = tuple(LINEUP)
+    out: str = "runs/transfer"
+    cache: str | None = None
+    test_share: float = 0.2
+    split_seed: int = 0
+    batch_size: int = 64
+    device: str = "cpu"
+    random_weights: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.budgets or not self.readouts:
+            raise InputError("A run needs at least one budget and one readout.")
+        if self.seeds < 1:
+            raise InputError(f"seeds must be at least 1, got {self.seeds}.")
+        for name in self.readouts:
+            readout_named(name)
+
+    @property
+    def network(self) -> str:
+        """The name of the backbone."""
+        return self.backbone or ("digits" if self.dataset == "digits" else "resnet18")
+
+    def budgets_of(self, count: int) -> list[int]:
+        """The budgets, ascending; those of `count` labels and more are all of them.
+
+        Example:
+            >>> Config(budgets=(1000, 100, None)).budgets_of(500)
+            [100, 500]
+        """
+        return sorted({count if budget is None else min(budget, count) for budget in self.budgets})

@@ -1,0 +1,76 @@
+"""A closer look at what a head makes of the test part: confusions, confident mistakes, and whether its indicator tells."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .classify import Classified, classify
+from .heads import Head
+
+GROUPS = 10
+
+
+class Mistake(NamedTuple):
+    row: int  # of the test part
+    truth: str
+    found: Classified
+
+
+class Group(NamedTuple):
+    """Test examples of similar error indicator."""
+
+    indicator: float  # mean
+    accuracy: float
+    size: int
+
+
+class Examination(NamedTuple):
+    accuracy: float
+    confusion: Tensor  # (C, C) counts: row the truth, column the prediction
+    mistakes: list[Mistake]  # most confident first
+    groups: list[Group]  # ascending indicator
+
+
+@torch.no_grad()
+def examine(head: Head, features: Tensor, labels: Tensor, *, num_mistakes: int = 12, explained: int = 6) -> Examination:
+    """Shape:
+    - features: `(Q, D)`; labels: `(Q,)`
+    """
+    probabilities = head.probabilities(features)
+    confidence, predicted = probabilities.max(1)
+    right = predicted == labels
+    wrong = (~right).nonzero().squeeze(1)
+    worst = wrong[confidence[wrong].argsort(descending=True, stable=True)][:num_mistakes]
+    found = classify(head, features[worst], explained=explained) if len(worst) else []
+    mistakes = [Mistake(row, head.classes[int(labels[row])], one) for row, one in zip(worst.tolist(), found, strict=True)]
+    return Examination(
+        float(right.double().mean()),
+        confusion_matrix(labels, predicted, len(head.classes)),
+        mistakes,
+        group_by_indicator(head.layer.power_function(features), right),
+    )
+
+
+def confusion_matrix(labels: Tensor, predicted: Tensor, num_classes: int) -> Tensor:
+    """Counts `(C, C)`, rows the truth, columns the prediction.
+
+    Example:
+        >>> confusion_matrix(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), 2)
+        tensor([[1, 1],
+                [0, 1]])
+    """
+    return torch.bincount(labels * num_classes + predicted, minlength=num_classes**2).view(num_classes, num_classes)
+
+
+def group_by_indicator(indicators: Tensor, right: Tensor, count: int = GROUPS) -> list[Group]:
+    """Equal groups in the order of their indicator.
+
+    Example:
+        >>> group_by_indicator(torch.tensor([0.1, 0.9, 0.2, 0.8]), torch.tensor([True, False, True, True]), 2)[1].accuracy
+        0.5
+    """
+    parts = [part for part in indicators.argsort(stable=True).tensor_split(count) if len(part)]
+    return [Group(float(indicators[part].mean()), float(right[part].double().mean()), len(part)) for part in parts]

@@ -1,0 +1,103 @@
+"""Readouts that are not trained: the local kernel ridge regressors, and weighted nearest neighbors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..neighbors import ExactIndex
+from ..nn import BlendedKernelRidge, HierarchicalKernelRidge, LocalKernelRidge
+from ..nn.support import SupportLayer
+from ..transforms import UnitNorm
+from .readouts import Fitted, Training
+from .selecting import EVERYTHING, Search, choose
+
+
+@dataclass(frozen=True)
+class LocalReadout:
+    """The paper's SK: local kernel ridge regression of one-hot labels with its kernel and normalizing map."""
+
+    num_neighbors: int = 100
+    ridge: float = 1e-9
+    fade: bool = False
+
+    def fit(self, training: Training) -> Fitted:
+        count = min(self.num_neighbors, len(training.features))
+        layer = LocalKernelRidge(training.features, training.one_hot(), count, ridge=self.ridge, fade=self.fade)
+        return _fitted(layer, {"num_neighbors": count})
+
+
+@dataclass(frozen=True)
+class HierarchicalReadout:
+    """The paper's HAN-SK: a dense part on coarse points, and local parts that vanish at the borders of cells."""
+
+    num_neighbors: int = 100
+    num_coarse: int = 1000
+    ridge: float = 1e-9
+
+    def fit(self, training: Training) -> Fitted:
+        count, coarse = (min(number, len(training.features)) for number in (self.num_neighbors, self.num_coarse))
+        layer = HierarchicalKernelRidge(training.features, training.one_hot(), count, num_coarse=coarse, ridge=self.ridge)
+        return _fitted(layer, {"num_neighbors": count, "num_coarse": coarse})
+
+
+@dataclass(frozen=True)
+class BlendedReadout:
+    """Local regressors of the nearest training rows, blended by distance."""
+
+    num_neighbors: int = 100
+    num_blended: int = 8
+    ridge: float = 1e-9
+
+    def fit(self, training: Training) -> Fitted:
+        count = min(self.num_neighbors, len(training.features))
+        layer = BlendedKernelRidge(
+            training.features, training.one_hot(), count, num_blended=self.num_blended, ridge=self.ridge
+        )
+        return _fitted(layer, {"num_neighbors": count})
+
+
+@dataclass(frozen=True)
+class SelectedReadout:
+    """SK with everything chosen by leave-one-out: normalizing map, kernel, lengthscale, neighbors, ridge, temperature."""
+
+    search: Search = EVERYTHING
+
+    def fit(self, training: Training) -> Fitted:
+        choice = choose(training, self.search)
+        layer = choice.selection.layer(training.features, training.one_hot())
+        return _fitted(layer, choice.plain(), choice.selection.temperature)
+
+
+@dataclass(frozen=True)
+class WeightedNeighbors:
+    r"""Votes of the `num_neighbors` rows of largest cosine $s$, each with weight $e^{s/T}$: the protocol of DINO."""
+
+    num_neighbors: int = 20
+    temperature: float = 0.07
+
+    def fit(self, training: Training) -> Fitted:
+        unit = UnitNorm()
+        count = min(self.num_neighbors, len(training.features))
+        index = ExactIndex().build(unit(training.features))
+
+        def scores(query: Tensor) -> Tensor:
+            distances, indices = index.search(unit(query), count)
+            cosines = 1 - distances.square() / 2
+            votes = query.new_zeros(len(query), training.num_classes)
+            return votes.scatter_add_(1, training.labels[indices], (cosines / self.temperature).exp().to(query.dtype))
+
+        return Fitted(scores, None, {"num_neighbors": count})
+
+
+def _fitted(layer: SupportLayer, chosen: dict[str, Any], temperature: float | None = None) -> Fitted:
+    def scores(query: Tensor) -> Tensor:
+        with torch.no_grad():
+            found: Tensor = layer(query)
+        return found
+
+    scores(layer.centers[:1])  # embeds and indexes the centers, which belongs to the fit
+    return Fitted(scores, temperature, chosen, layer)

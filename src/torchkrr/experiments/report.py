@@ -1,0 +1,201 @@
+"""`report.html`: everything about a run on one page that needs no other file, light or dark as the reader's system."""
+
+from __future__ import annotations
+
+import base64
+import html
+import importlib.resources
+import json
+import os
+import string
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from .._files import replacing
+from .examining import Examination, Group, Mistake, examine
+from .figures import DARK, LIGHT, Look, draw_budgets, draw_indicator, svg_of
+from .heads import Head
+from .inputs import Inputs
+from .pictures import Pictures
+from .records import Record
+from .subsamples import budget_rows
+from .summary import Cell, percent, summarize
+from .thumbnails import data_uri
+
+MOST_CLASSES = 20  # of a matrix that can be read
+LISTED = 12  # confusions otherwise
+
+
+def write_report(path: str | os.PathLike[str], inputs: Inputs, records: Sequence[Record], head: Head) -> None:
+    examined = examine(head, inputs.test.features, inputs.test.labels)
+    with replacing(path) as temporary:
+        temporary.write_text(page(inputs, records, head, examined), encoding="utf-8")
+
+
+def page(inputs: Inputs, records: Sequence[Record], head: Head, examined: Examination) -> str:
+    cells = summarize(records)
+    template = importlib.resources.files(__package__).joinpath("templates/report.html").read_text(encoding="utf-8")
+    groups = examined.groups
+    return string.Template(template).substitute(
+        title=html.escape(f"{inputs.name}: heads on frozen features"),
+        data=html.escape(inputs.described),
+        result=html.escape(_result(cells, examined, len(inputs.test.labels))),
+        table=_table(cells),
+        table_note=html.escape(_table_note(cells)),
+        budgets_figure=_figure("Accuracy and time against the budget", lambda look: draw_budgets(cells, look)),
+        confusions=_confusions(examined.confusion, head.classes),
+        indicator_figure=_figure("Accuracy against the error indicator", lambda look: _draw_groups(groups, look)),
+        indicator_note=html.escape(_indicator_note(groups)),
+        mistakes=_mistakes(examined.mistakes, inputs, head),
+        settings=html.escape(_settings(records)),
+    )
+
+
+def _result(cells: Sequence[Cell], examined: Examination, num_test: int) -> str:
+    largest = max(cell.budget for cell in cells)
+    best = max((cell for cell in cells if cell.budget == largest), key=lambda cell: cell.accuracy)
+    return (
+        f"The head written to head.safetensors, local kernel ridge regression with settings chosen by leave-one-out on the "
+        f"training examples, is right on {100 * examined.accuracy:.1f} % of {num_test:,} test examples. "
+        f"With {largest:,} labels the best readout of this run is {best.title} with {100 * best.accuracy:.1f} %."
+    )
+
+
+def _table(cells: Sequence[Cell]) -> str:
+    budgets = sorted({cell.budget for cell in cells})
+    best = {budget: max(cell.accuracy for cell in cells if cell.budget == budget) for budget in budgets}
+    found = {(cell.readout, cell.budget): cell for cell in cells}
+    head = "".join(f"<th>{budget:,}</th>" for budget in budgets)
+    rows = []
+    for readout, title in {cell.readout: cell.title for cell in cells}.items():
+        shown = [found.get((readout, budget)) for budget in budgets]
+        columns = "".join(
+            f"<td{' class=best' if cell is not None and cell.accuracy == best[cell.budget] else ''}>{percent(cell)}</td>"
+            for cell in shown
+        )
+        last = next(cell for cell in reversed(shown) if cell is not None)
+        loss = "" if last.log_loss is None else f"{last.log_loss:.3f}"
+        times = f"<td>{loss}</td><td>{last.fit:.2f}</td><td>{last.predict:.2f}</td>"
+        rows.append(f"<tr><td>{html.escape(title)}</td>{columns}{times}</tr>")
+    return (
+        f"<table><thead><tr><th>accuracy in % by labels</th>{head}"
+        "<th>log-loss</th><th>fit s</th><th>predict s</th></tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table>"
+    )
+
+
+def _table_note(cells: Sequence[Cell]) -> str:
+    seeds = max(cell.num_seeds for cell in cells)
+    errors = f" Means over {seeds} subsamples with their standard errors; bold is the best." if seeds > 1 else ""
+    return f"Log-loss and seconds are those of the largest budget.{errors} Subsamples are stratified and the same for all."
+
+
+def _figure(text: str, draw: Callable[[Look], Any]) -> str:
+    light, dark = (_svg_uri(draw(look)) for look in (LIGHT, DARK))
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img alt="{html.escape(text)}" src="{light}"></picture>'
+    )
+
+
+def _svg_uri(figure: Any) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg_of(figure).encode()).decode()
+
+
+def _draw_groups(groups: Sequence[Group], look: Look) -> Any:
+    return draw_indicator([group.indicator for group in groups], [group.accuracy for group in groups], look)
+
+
+def _indicator_note(groups: Sequence[Group]) -> str:
+    first, last = groups[0], groups[-1]
+    return (
+        f"{100 * first.accuracy:.1f} % are right in the group of the smallest indicator, "
+        f"{100 * last.accuracy:.1f} % in that of the largest."
+    )
+
+
+def _confusions(confusion: Tensor, classes: Sequence[str]) -> str:
+    if len(classes) > MOST_CLASSES:
+        return _listed_confusions(confusion, classes)
+    names = [html.escape(name) for name in classes]
+    rows = []
+    for row, (name, counts) in enumerate(zip(names, confusion.tolist(), strict=True)):
+        total = max(1, sum(counts))
+        columns = "".join(_shaded(count, count / total, right=row == column) for column, count in enumerate(counts))
+        rows.append(f"<tr><th>{name}</th>{columns}</tr>")
+    head = "".join(f"<th>{name}</th>" for name in names)
+    return (
+        "<p>Rows are the truth, columns the prediction of the head, in numbers of test examples.</p>"
+        f'<div class="scroll"><table class="matrix"><thead><tr><th></th>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _shaded(count: int, share: float, *, right: bool) -> str:
+    if not count:
+        return '<td class="soft">·</td>'
+    # The square root shows rare confusions too.
+    color = f"rgba(var(--{'good' if right else 'bad'}), {0.75 * share**0.5:.3f})"
+    return f'<td style="background:{color}">{count}</td>'
+
+
+def _listed_confusions(confusion: Tensor, classes: Sequence[str]) -> str:
+    wrong = confusion.clone().fill_diagonal_(0)
+    counts, places = wrong.flatten().sort(descending=True, stable=True)
+    rows = []
+    for count, place in zip(counts[:LISTED].tolist(), places[:LISTED].tolist(), strict=True):
+        if count:
+            truth, found = divmod(place, len(classes))
+            names = f"<td>{html.escape(classes[truth])}</td><td>{html.escape(classes[found])}</td>"
+            rows.append(f"<tr>{names}<td>{count}</td><td>{int(confusion[truth].sum())}</td></tr>")
+    return (
+        f"<p>The most frequent of {len(classes)} classes.</p><table><thead><tr>"
+        f"<th>truth</th><th>taken for</th><th>times</th><th>of</th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    )
+
+
+def _mistakes(mistakes: Sequence[Mistake], inputs: Inputs, head: Head) -> str:
+    if not mistakes:
+        return "<p>The head makes none on the test part.</p>"
+    rows = budget_rows(inputs.train.labels, head.layer.num_centers, 0).tolist()
+    cards = "".join(_mistake(mistake, inputs, rows) for mistake in mistakes)
+    return (
+        "<p>Test examples of which the head was surest and wrong, each with the training examples of largest weight in its "
+        "prediction. The score of a class is the sum of the weights of its examples.</p>"
+        f'<div class="mistakes">{cards}</div>'
+    )
+
+
+def _mistake(mistake: Mistake, inputs: Inputs, rows: Sequence[int]) -> str:
+    found = mistake.found
+    test = _tile(inputs.test.source, mistake.row, "test example", " test")
+    train = "".join(
+        _tile(inputs.train.source, rows[one.center], f"{one.label} {one.weight:+.2f}", "") for one in found.because
+    )
+    return (
+        f'<div class="mistake"><p><b>{html.escape(mistake.truth)}</b>, taken for <b>{html.escape(found.label)}</b> '
+        f'<span class="soft">with {100 * found.probability:.1f} %, indicator {found.indicator:.2f}</span></p>'
+        f'<div class="row">{test}{train}</div></div>'
+    )
+
+
+def _tile(source: Any, row: int, text: str, more: str) -> str:
+    name = html.escape(source.describe(row))
+    if isinstance(source, Pictures):
+        address, small = data_uri(source.read([row])[0])
+        image = f'<img{" class=pixels" if small else ""} alt="{name}" src="{address}">'
+    else:
+        image = f"<small>{name}</small><br>"
+    return f'<div class="tile{more}" title="{name}">{image}{html.escape(text)}</div>'
+
+
+def _settings(records: Sequence[Record]) -> str:
+    largest = max(record["budget"] for record in records)
+    shown: dict[str, Any] = {"versions": records[-1]["versions"], "threads": records[-1]["threads"]}
+    shown["backbone"] = records[-1]["backbone"]
+    for record in records:
+        if record["budget"] == largest and record["seed"] == 0:
+            shown[record["title"]] = {"settings": record["settings"], "chosen": record["chosen"]}
+    return json.dumps(shown, indent=2)

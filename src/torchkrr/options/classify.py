@@ -1,0 +1,78 @@
+"""`torchkrr classify`: images by the head that `torchkrr transfer` wrote."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib
+import json
+from typing import Any
+
+from .._files import replacing, writable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("head", help="head.safetensors, written by transfer")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="images, or folders of them; .npz for heads on features")
+    parser.add_argument("--weights", metavar="FILE", help="of the backbone, if transfer was given a file")
+    parser.add_argument("--explain", type=_count, default=3, metavar="K", help="the K training examples of most weight (3)")
+    parser.add_argument("--out", metavar="FILE", help="a CSV file for the predictions")
+    parser.add_argument("--json", action="store_true", help="one line of JSON for each image")
+
+
+def run(args: argparse.Namespace) -> None:
+    # Late: --help needs none of it.
+    heads, asking, classifying = (
+        importlib.import_module(f"..experiments.{name}", __package__) for name in ("heads", "asked_images", "classify")
+    )
+    if args.out is not None:
+        writable(args.out)
+    head = heads.read_head(args.head)
+    asked = asking.read_asked(head, args.images, weights=args.weights, progress=not (args.quiet or args.json))
+    found = classifying.classify(head, asked.features, explained=args.explain)
+    rows = [_plain(name, one, head.classes) for name, one in zip(asked.names, found, strict=True)]
+    if args.out is not None:
+        _write_csv(args.out, rows)
+    if args.json:
+        for row in rows:
+            print(json.dumps(row))
+    elif args.out is None:
+        print("\n".join(_lines(row) for row in rows))
+    elif not args.quiet:
+        print(f"{len(rows)} predictions: {args.out}")
+
+
+def _plain(name: str, found: Any, classes: list[str]) -> dict[str, Any]:
+    return {
+        "image": name,
+        "prediction": found.label,
+        "probability": found.probability,
+        "error_indicator": found.indicator,
+        "because": [{"item": one.item, "label": one.label, "weight": one.weight} for one in found.because],
+        "probabilities": dict(zip(classes, found.probabilities.tolist(), strict=True)),
+    }
+
+
+def _lines(row: dict[str, Any]) -> str:
+    because = ", ".join(f"{one['item']} ({one['label']}) {one['weight']:+.2f}" for one in row["because"])
+    return (
+        f"{row['image']}: {row['prediction']}  {100 * row['probability']:.1f} %  "
+        f"error indicator {row['error_indicator']:.2f}\n    because of {because}"
+    )
+
+
+def _write_csv(path: str, rows: list[dict[str, Any]]) -> None:
+    names = [f"because_{number}" for number in range(1, 1 + len(rows[0]["because"]))]
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        columns = [column for name in names for column in (name, f"{name}_label", f"{name}_weight")]
+        writer.writerow(["image", "prediction", "probability", "error_indicator", *columns])
+        for row in rows:
+            because = [value for one in row["because"] for value in (one["item"], one["label"], one["weight"])]
+            writer.writerow([row["image"], row["prediction"], row["probability"], row["error_indicator"], *because])
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)

@@ -1,0 +1,88 @@
+"""`torchkrr transfer`: heads on frozen features."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import Any
+
+from ..errors import KernelRidgeError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--dataset", default="digits", metavar="NAME|PATH", help="digits, cifar10, a folder of class folders, .npz or .csv"
+    )
+    data.add_argument("--test-share", type=float, default=0.2, metavar="X", help="of data without a test part (0.2)")
+    frozen = parser.add_argument_group("backbone")
+    frozen.add_argument(
+        "--backbone", metavar="NAME", help="digits, or a torchvision or timm model (digits for digits, else resnet18)"
+    )
+    frozen.add_argument("--weights", metavar="FILE", help="its weights from a file, instead of its own pretrained ones")
+    frozen.add_argument("--random-weights", action="store_true", help="untrained, to try things out")
+    frozen.add_argument("--size", type=_count, metavar="N", help="pixels of the images it is given")
+    frozen.add_argument("--layer", metavar="NAME", help="where features are taken from (before its classifier)")
+    frozen.add_argument("--pooling", default="mean", metavar="NAME", help="how maps and tokens become vectors (mean)")
+    frozen.add_argument("--device", default="cpu", help="of the backbone (cpu)")
+    frozen.add_argument("--batch-size", type=_count, default=64, metavar="N", help="images at a time (64)")
+    what = parser.add_argument_group("readouts")
+    what.add_argument(
+        "--budgets", type=_budgets, default=(100, 1000, 10_000, None), metavar="N,N,all", help="labels (100,1000,10000,all)"
+    )
+    what.add_argument("--seeds", type=_count, default=5, metavar="N", help="subsamples of each budget below all (5)")
+    what.add_argument("--readouts", type=_names, metavar="A,B", help="some of the readouts only")
+    parser.add_argument("--out", default="runs/transfer", metavar="DIR", help="results (runs/transfer)")
+    parser.add_argument("--cache", metavar="DIR", help="features (DIR/features)")
+
+
+def run(args: argparse.Namespace) -> None:
+    # Late: --help needs none of it.
+    config_of = importlib.import_module("..experiments.config", __package__).Config
+    transfer = importlib.import_module("..experiments.transfer", __package__)
+    summary = importlib.import_module("..experiments.summary", __package__)
+    given: dict[str, Any] = {name: getattr(args, name) for name in FIELDS}
+    if args.readouts is not None:
+        given["readouts"] = args.readouts
+    config = config_of(**given)
+    try:
+        outcome = transfer.run(config, progress=not args.quiet)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"What is done is kept in {config.out}; the same command goes on from there.") from None
+    if args.quiet:
+        return
+    print(outcome.inputs.described)
+    if outcome.reused:
+        print(f"{outcome.reused} of {len(outcome.records)} results were there already")
+    print(summary.text_table(outcome.cells))
+    print(f"wrote {', '.join(str(outcome.out / name) for name in transfer.WRITTEN)}")
+
+
+FIELDS = (
+    *("dataset", "test_share", "backbone", "weights", "random_weights", "size", "layer", "pooling", "device", "batch_size"),
+    *("budgets", "seeds", "out", "cache"),
+)
+
+
+def _budgets(text: str) -> tuple[int | None, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part == "all" or (part.isdecimal() and int(part) >= 2) for part in parts):
+        raise argparse.ArgumentTypeError(f"must be numbers of labels of at least 2, or all, with commas, got {text!r}")
+    return tuple(None if part == "all" else int(part) for part in parts)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    try:
+        lineup = importlib.import_module("..experiments.lineup", __package__)
+        for name in names:
+            lineup.readout_named(name)
+    except KernelRidgeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return names
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)

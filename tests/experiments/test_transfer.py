@@ -1,0 +1,169 @@
+"""Runs from data to report, on a features file and on a folder of images; interrupted ones give the same numbers."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from tests.experiments.labelled import write_features, write_folder
+
+from torchkrr.cli import main
+from torchkrr.errors import InputError
+from torchkrr.experiments import lazy, lineup, transfer
+from torchkrr.experiments.config import Config
+from torchkrr.experiments.heads import read_head
+from torchkrr.experiments.records import read_records
+from torchkrr.experiments.selecting import Search
+
+QUICK = Search(kernels=("exponential",), lengthscales=(1.0,), ridges=(1e-2,), num_neighbors=(10, 20), rows=60)
+FILES = {"records.jsonl", "figure.png", "report.html", "head.safetensors"}
+
+
+@pytest.fixture(autouse=True)
+def _quick_selection(monkeypatch):
+    entry = lineup.LINEUP["sk-select"]
+    monkeypatch.setitem(lineup.LINEUP, "sk-select", entry._replace(readout=lazy.SelectedReadout(QUICK)))
+
+
+def config(data, out, **changes):
+    given = {"budgets": (50, None), "seeds": 2, "readouts": ("sk", "knn", "sk-select"), **changes}
+    return Config(dataset=str(data), out=str(out), **given)
+
+
+def numbers(records):
+    """All that must not depend on when and how often a run was stopped."""
+    return {record["key"]: {name: value for name, value in record.items() if name != "seconds"} for record in records}
+
+
+def test_a_run_on_features_leaves_everything_and_the_next_one_uses_it(tmp_path):
+    data, out = write_features(tmp_path / "some.npz"), tmp_path / "out"
+    first = transfer.run(config(data, out))
+    assert set(os.listdir(out)) == FILES
+    assert (first.reused, len(first.records)) == (0, 9)  # two budgets: 2 seeds and 1, three readouts
+    assert [(cell.budget, cell.num_seeds) for cell in first.cells[:2]] == [(50, 2), (320, 1)]
+    assert all(record["accuracy"] > 0.8 for record in first.records)
+    written = (out / "records.jsonl").read_bytes()
+    again = transfer.run(config(data, out))
+    assert again.reused == 9
+    assert (out / "records.jsonl").read_bytes() == written
+    more = transfer.run(config(data, out, budgets=(30, 50, None)))
+    assert (more.reused, len(more.records)) == (9, 15)
+
+
+def test_other_data_in_the_same_file_reuse_nothing(tmp_path):
+    data, out = write_features(tmp_path / "some.npz"), tmp_path / "out"
+    before = transfer.run(config(data, out, readouts=("knn",)))
+    changed = dict(np.load(data))
+    changed["features"][7, 3] += 0.25
+    np.savez(data, **changed)
+    after = transfer.run(config(data, out, readouts=("knn",)))
+    assert (before.reused, after.reused) == (0, 0)
+    assert len(read_records(out / "records.jsonl")) == 6
+    assert read_head(out / "head.safetensors").key != before.head.key
+
+
+def test_a_run_on_a_folder_of_images(tmp_path):
+    data, out = write_folder(tmp_path / "my digits", 200), tmp_path / "out"
+    found = transfer.run(config(data, out, backbone="identity", size=8, seeds=1))
+    assert found.inputs.classes == [f"digit {label}" for label in range(10)]
+    assert found.inputs.train.features.shape[1] == 3 * 8 * 8
+    assert all(record["accuracy"] > 0.7 for record in found.records)
+    assert found.records[0]["seconds"]["features"] > 0
+    assert found.head.items[0].startswith("digit 0")
+    assert str(tmp_path) not in (out / "records.jsonl").read_text() + (out / "report.html").read_text()
+
+
+def test_a_record_says_what_was_measured(tmp_path):
+    found = transfer.run(config(write_features(tmp_path / "some.npz"), tmp_path / "out", seeds=1))
+    record = next(r for r in found.records if r["readout"] == "sk" and r["budget"] == 50)
+    rows = transfer.budget_rows(found.inputs.train.labels, 50, 0)
+    layer = transfer.LocalKernelRidge(
+        found.inputs.train.features[rows],
+        torch.nn.functional.one_hot(found.inputs.train.labels[rows], 10).float(),
+        num_neighbors=50,
+    )
+    right = layer(found.inputs.test.features).argmax(1) == found.inputs.test.labels
+    assert record["accuracy"] == pytest.approx(float(right.double().mean()))
+    assert record["settings"] == {"num_neighbors": 100, "ridge": 1e-9, "fade": False}
+    assert record["num_test"] == len(found.inputs.test.labels) == 80
+
+
+def test_a_head_of_another_run_is_replaced_and_a_lost_one_made_again(tmp_path):
+    data, out = write_features(tmp_path / "some.npz"), tmp_path / "out"
+    first = transfer.run(config(data, out, seeds=1))
+    (out / "head.safetensors").write_bytes(b"damaged")
+    again = transfer.run(config(data, out, seeds=1))
+    assert again.reused == len(again.records)
+    assert read_head(out / "head.safetensors").key == first.head.key
+    query = first.inputs.test.features
+    assert torch.equal(again.head.probabilities(query), first.head.probabilities(query))
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
+def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(tmp_path, how):
+    data, out = write_features(tmp_path / "some.npz"), tmp_path / "out"
+    asked = ["transfer", "--dataset", str(data), "--budgets", "40,80", "--seeds", "60", "--readouts", "knn,sk,blended"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "torchkrr", *asked, "--out", str(out)], stderr=subprocess.PIPE, text=True
+    )
+    records = out / "records.jsonl"
+    deadline = time.monotonic() + 200
+    while (not records.exists() or records.read_bytes().count(b"\n") < 2) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    running.send_signal(how)
+    _, error = running.communicate(timeout=200)
+    if how == signal.SIGINT:
+        assert running.returncode == 130
+        assert "the same command goes on from there" in error
+    done = len(read_records(records))
+    assert 2 <= done < 360
+    with open(records, "a") as file:  # as if it had been killed a little later
+        file.write('{"key": "half a li')
+    wanted = {"budgets": (40, 80), "seeds": 60, "readouts": ("knn", "sk", "blended")}
+    resumed = transfer.run(config(data, out, **wanted))
+    assert resumed.reused == done
+    whole = transfer.run(config(data, tmp_path / "other", **wanted))
+    assert numbers(resumed.records) == numbers(whole.records)
+
+
+def test_the_command_prints_a_table(tmp_path, capsys):
+    data, out = write_features(tmp_path / "some.npz"), tmp_path / "out"
+    given = ["transfer", "--dataset", str(data), "--budgets", "50,all", "--seeds", "1", "--readouts", "sk,knn"]
+    assert main([*given, "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "320 training and 80 test examples of 10 classes; 64 features as given" in printed
+    assert "weighted kNN" in printed
+    assert str(pathlib.Path(out) / "report.html") in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--budgets", "10,some"), "numbers of labels"),
+        (("--budgets", "1"), "numbers of labels"),
+        (("--readouts", "sk,nothing"), "no readout 'nothing'"),
+        (("--seeds", "0"), "whole number"),
+    ],
+)
+def test_options_that_make_no_sense_are_usage_errors(capsys, arguments, message):
+    with pytest.raises(SystemExit) as stopped:
+        main(["transfer", *arguments])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_of_nothing_is_an_error():
+    with pytest.raises(InputError, match="at least one budget and one readout"):
+        Config(budgets=())
+    with pytest.raises(InputError, match="seeds must be at least 1, got 0"):
+        Config(seeds=0)
+
+
+def test_the_backbone_follows_the_data_unless_it_is_named():
+    assert [Config().network, Config(dataset="photos").network] == ["digits", "resnet18"]
+    assert Config(dataset="photos", backbone="identity").network == "identity"
