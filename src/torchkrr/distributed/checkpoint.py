@@ -1,15 +1,17 @@
 """Checkpoints of sharded layers: written by any number of ranks, read by any other number, or by one process.
 
 They are those of `torch.distributed.checkpoint`: each rank writes its own rows, as pieces of one tensor, and a tensor of the
-whole size is what every other reader of such checkpoints sees. So a model with a `ShardedLocalKernelRidge` in it becomes one with
-a `torchkrr.nn.LocalKernelRidge` in its place, and the other way round.
+whole size is what every other reader of such checkpoints sees. So a model with a `ShardedLocalKernelRidge` in it becomes one
+with a `torchkrr.nn.LocalKernelRidge` in its place, and the other way round.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-import pathlib
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -117,8 +119,8 @@ def _shards_for(layer: ShardedLocalKernelRidge, count: int) -> Shards:
     learned = [name for name in PER_CENTER if name in layer._parameters]
     if learned:
         raise InputError(
-            f"The checkpoint has {count} centers but the layer {layer.shards.total}, and {' and '.join(learned)} are learned, so "
-            f"that an optimizer may hold them. Build the layer with {count} centers over all ranks, of any value."
+            f"The checkpoint has {count} centers, the layer {layer.shards.total}, and {' and '.join(learned)} are learned, "
+            f"so that an optimizer may hold them. Build the layer with {count} centers over all ranks, of any value."
         )
     return even_shards(count, len(layer.shards.sizes))
 
@@ -177,19 +179,16 @@ class _LoadPlanner(dcp.DefaultLoadPlanner):
         return self.state_dict[index.fqn]  # type: ignore[no-any-return]
 
 
-class _explained:
+@contextlib.contextmanager
+def _explained(path: str | os.PathLike[str], verb: str) -> Iterator[None]:
     """Errors of torch's checkpoints, in one line that names the folder."""
-
-    def __init__(self, path: str | os.PathLike[str], verb: str) -> None:
-        self.path, self.verb = pathlib.Path(path), verb
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, (OSError, dcp.CheckpointException)):
-            text = " ".join(str(error).split())
-            raise FileError(f"The checkpoint {self.path} cannot be {self.verb}: {text[-300:]}") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is what was asked for
+            yield
+    except (OSError, dcp.CheckpointException) as error:
+        text = " ".join(str(error).split())
+        raise FileError(f"The checkpoint {path} cannot be {verb}: {text[-300:]}") from error
 
 
 __all__ = ["load", "save"]
