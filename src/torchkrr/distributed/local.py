@@ -188,13 +188,14 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
 
     def _check_support(self, centers: Tensor, values: Tensor) -> None:
         self._agree([], lambda: self._check_rows(centers, values), "construct the layer")
-        sizes = self.wire.table([len(centers), centers.shape[1], values.shape[1]])
-        if bool((sizes[:, 1:] != sizes[0, 1:]).any()):
+        widths = self._agree([centers.shape[1], values.shape[1]], lambda: None, "construct the layer")
+        if bool((widths != widths[0]).any()):
             raise ShapeError(
-                f"Centers and values must have as many features and outputs on every rank, got {sizes[:, 1:].tolist()}. "
+                f"Centers and values must have as many features and outputs on every rank, got {widths.tolist()}. "
                 "A rank without centers gives tensors of shape (0, features) and (0, outputs)."
             )
-        self.shards = Shards(tuple(sizes[:, 0].tolist()))
+        sizes = self._agree([len(centers)], lambda: None, "construct the layer", centers.dtype)
+        self.shards = Shards(tuple(sizes.squeeze(1).tolist()))
 
     def _check_rows(self, centers: Tensor, values: Tensor, *, present: bool = False) -> None:
         for name, tensor in (("centers", centers), ("values", values)):
@@ -236,19 +237,21 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
         return super()._flat(query)
 
     def _count_centers(self) -> None:
-        self.shards = Shards(tuple(self.wire.table([len(self.centers)]).squeeze(1).tolist()))
+        self.shards = Shards(tuple(self._agree([len(self.centers)], lambda: None, "count centers").squeeze(1).tolist()))
 
     def _agree(self, numbers: list[int], check: Any, what: str, *settings: object) -> Tensor:
         """The numbers of all ranks, if all want the same."""
         digest = hashlib.sha256(repr((what, settings)).encode()).digest()
-        found = self.wire.agree([*numbers, int.from_bytes(digest[:7], "little")], check)
+        # Always as many numbers: backends end the process if ranks send messages of different sizes.
+        padded = [*numbers, *(0 for _ in range(2 - len(numbers)))]
+        found = self.wire.agree([*padded, int.from_bytes(digest[:7], "little")], check)
         different = (found[:, -1] != found[0, -1]).nonzero().squeeze(1).tolist()
         if different:
             raise DistributedError(
                 f"Rank {different[0]} does something else than rank 0, or with other settings, when asked to {what}. "
                 "Call the same method on every rank, with the same options, dtype, kernel and grad mode."
             )
-        return found[:, :-1]
+        return found[:, : len(numbers)]
 
     def _shown(self) -> list[str]:
         return [*super()._shown(), f"own={len(self.centers)}"]
@@ -262,8 +265,9 @@ def _solve(
     query: Tensor, centers: Tensor, values: Tensor, layer: ShardedLocalKernelRidge, kind: Kind | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As in the base, for the queries of every rank; without a kind nothing is solved."""
-    settings = (kind, layer.num_neighbors, layer.fade, layer.trend, layer.normalize, query.dtype, float(layer.ridge))
-    learned = needs_gradient(centers, values, *tensors_of(layer.kernel), torch.as_tensor(layer.ridge))
+    ridge_given = torch.as_tensor(layer.ridge)
+    settings = (kind, layer.num_neighbors, layer.fade, layer.trend, layer.normalize, query.dtype, float(ridge_given.detach()))
+    learned = needs_gradient(centers, values, *tensors_of(layer.kernel), ridge_given)
     wire = layer.wire
 
     def check() -> None:
@@ -291,7 +295,7 @@ def _solve(
         used, positions = torch.unique(rows, return_inverse=True)
         near, *known = fetch(route_to(used, layer.shards, wire, share=share), *tensors)
         if not len(rows):
-            nothing = _nothing(query, near, *known, *shared)
+            nothing = _nothing([query[own], near, *known], shared)
             width = values.shape[1] if kind == "mean" else most
             parts.append((query.new_zeros(0, width) + nothing, query.new_zeros(0) + nothing, rows))
             continue
@@ -314,9 +318,10 @@ def _solve(
     return first, power, rows
 
 
-def _nothing(query: Tensor, *tensors: Tensor) -> Tensor:
-    """Zero, but with the graph of all: a rank without queries takes part in the backward pass."""
-    total = 0 * query.sum()
-    for tensor in tensors:
-        total = total + 0 * tensor.sum().to(query.dtype)
-    return total
+def _nothing(empty: list[Tensor], others: list[Tensor]) -> Tensor:
+    """Zero, but a function of all, whose derivatives of any order are zero and such functions as well.
+
+    With it a rank without queries takes part in the backward pass, and in that of its result.
+    """
+    zero = torch.stack([tensor.sum() for tensor in empty]).sum()
+    return zero * torch.stack([zero, *(tensor.sum().to(zero.dtype) for tensor in others)]).sum().sin()
