@@ -6,6 +6,7 @@ A check gets the ranks it runs on, all of which call it. Numbers are errors rela
 from __future__ import annotations
 
 import copy
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -26,10 +27,12 @@ from tests.distributed.problems import (
 from torch import Tensor
 
 from torchkrr import errors, kernels, neighbors, nn
-from torchkrr.distributed import ShardedLocalKernelRidge, searching
+from torchkrr.distributed import ShardedLocalKernelRidge, checkpoint, even_shards, searching
+from torchkrr.distributed.costs import traffic_per_query
 
 Found = dict[str, float | bool]
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+TRAFFIC = ("queries", "lists", "requests", "rows", "gradients")
 LAYERS: dict[str, Callable[[], dict[str, Any]]] = {
     "default kernel": dict,
     "trend": lambda: {"trend": "constant", "kernel": kernels.Matern32(1.5)},
@@ -63,27 +66,29 @@ def predictions(world: World, dtype: torch.dtype) -> Found:
 def gradients(world: World, dtype: torch.dtype) -> Found:
     """Of centers and values on their owner, of queries on theirs, of kernel and ridge on every rank."""
     found: Found = {}
-    centers, values, query = data(dtype)
     for name, choices in {"plain": {}, "trend": {"trend": "constant"}, "fade": {"fade": True, "trend": "constant"}}.items():
         layers, queries = [], []
-        for make in (lambda **c: plain(centers, values, **c), lambda **c: sharded(world, centers, values, **c)):
-            ridge = torch.tensor(1e-2, dtype=dtype, requires_grad=True)
-            layers.append(make(kernel=learned_kernel(), ridge=ridge, learn_centers=True, learn_values=True, **choices))
-        whole, parts = layers
-        queries = [query.clone().requires_grad_(), world.own(query, QUERIES).clone().requires_grad_()]
+        for alone in (True, False):
+            centers, values, query = data(dtype)
+            learned = {"kernel": learned_kernel(), "learn_centers": True, "learn_values": True, **choices}
+            learned["ridge"] = torch.tensor(0.1, dtype=dtype, requires_grad=True)
+            layers.append(plain(centers, values, **learned) if alone else sharded(world, centers, values, **learned))
+            queries.append((query if alone else world.own(query, QUERIES)).clone().requires_grad_())
         for layer, asked in zip(layers, queries, strict=True):
             loss = (layer(asked) * asked[:, :1].sin()).sum() + layer.power_function(asked).square().sum()
             loss = loss + layer.explain(asked).weights.square().sum()
             loss.backward()
+        whole, parts = layers
         pairs = {
             "centers": (parts.centers.grad, world.own(whole.centers.grad)),
             "values": (parts.values.grad, world.own(whole.values.grad)),
             "query": (queries[1].grad, world.own(queries[0].grad, QUERIES)),
-            "ridge": (parts.ridge.grad, whole.ridge.grad),
             "lengthscale": (parts.kernel.log_lengthscale.grad, whole.kernel.log_lengthscale.grad),
-            "alpha": (parts.kernel.log_alpha.grad, whole.kernel.log_alpha.grad),
         }
         found |= {f"{name}: {what}": error(*pair) for what, pair in pairs.items()}
+        # Sums of thousands of terms of both signs, in another order: in float32 a digit less.
+        for what, pick in {"ridge": lambda layer: layer.ridge, "alpha": lambda layer: layer.kernel.log_alpha}.items():
+            found[f"{name}: {what}"] = error(pick(parts).grad, pick(whole).grad) / (10 if dtype == torch.float32 else 1)
     return found
 
 
@@ -261,6 +266,105 @@ def beside_data_parallel(world: World, dtype: torch.dtype) -> Found:
     }
 
 
+def checkpoints(world: World, dtype: torch.dtype) -> Found:
+    """Written by these ranks: read by fewer of them, by the same with other shards, and by each into a plain layer."""
+    centers, values, query = data(dtype)
+    asked = world.own(query, QUERIES)
+    parts = torch.nn.Sequential(torch.nn.Linear(NUM_FEATURES, NUM_FEATURES, dtype=dtype), sharded(world, centers, values))
+    torch.nn.init.eye_(parts[0].weight)
+    torch.nn.init.zeros_(parts[0].bias)
+    checkpoint.save(parts, world.folder)
+    expected = plain(centers, values)(query)
+    # Another number of centers and another layout, to be replaced.
+    other = ShardedLocalKernelRidge(asked + 1, asked[:, :2], 12, process_group=world.group, ridge=1e-2)
+    again = torch.nn.Sequential(torch.nn.Linear(NUM_FEATURES, NUM_FEATURES, dtype=dtype), other)
+    checkpoint.load(again, world.folder)
+    alone = torch.nn.Sequential(torch.nn.Linear(NUM_FEATURES, NUM_FEATURES, dtype=dtype), plain(query, query[:, :2]))
+    checkpoint.load(alone, world.folder)
+    learned = torch.nn.Sequential(
+        torch.nn.Linear(NUM_FEATURES, NUM_FEATURES, dtype=dtype), sharded(world, centers + 1, values, learn_centers=True)
+    )
+    before = learned[1].centers
+    checkpoint.load(learned, world.folder)
+    too_few = ShardedLocalKernelRidge(
+        asked, asked[:, :2], 12, process_group=world.group, ridge=1e-2, learn_values=True, kernel=learned[1].kernel
+    )
+    stranger = torch.nn.Sequential(torch.nn.Linear(NUM_FEATURES, NUM_FEATURES, dtype=dtype), too_few)
+    return {
+        "same ranks": error(again(asked), world.own(expected, QUERIES)),
+        "evenly": len(other.centers) in (NUM_CENTERS // world.size, NUM_CENTERS // world.size + 1),
+        "one process": error(alone(query), expected),
+        "in place": before is learned[1].centers and error(learned(asked), world.own(expected, QUERIES)) < 1e-6,
+        "learned of another size": raised(lambda: checkpoint.load(stranger, world.folder), "learned"),
+        "nothing there": raised(lambda: checkpoint.load(alone, world.folder + "-none"), "cannot be read"),
+        "another module": raised(lambda: checkpoint.load(alone[1], world.folder), "does not hold"),
+    }
+
+
+def checkpoints_of_others(world: World, dtype: torch.dtype) -> Found:
+    """Written by every smaller number of ranks before, and by one process: read by these."""
+    centers, values, query = data(dtype)
+    asked, expected, found = world.own(query, QUERIES), world.own(plain(centers, values)(query), QUERIES), {}
+    alone = pathlib.Path(world.folder).with_name("alone")
+    if world.size == 1:
+        checkpoint.save(torch.nn.Sequential(torch.nn.Identity(), plain(centers, values)), alone)
+    for size in range(1, world.size):
+        linear = torch.nn.Linear(NUM_FEATURES, NUM_FEATURES, dtype=dtype)
+        parts = torch.nn.Sequential(linear, sharded(world, centers + 1, values))
+        checkpoint.load(parts, pathlib.Path(world.folder).with_name(f"checkpoints-float64-{size}"))
+        found[f"from {size} ranks"] = error(parts(asked), expected)
+    parts = torch.nn.Sequential(torch.nn.Identity(), sharded(world, centers + 1, values))
+    checkpoint.load(parts, alone)
+    return {**found, "from one process": error(parts(asked), expected)}
+
+
+def traffic(world: World, dtype: torch.dtype) -> Found:
+    """Bytes counted against the model, for two numbers of centers, forward and backward."""
+    found: Found = {}
+    per_query = []
+    for count in (2000, 8000):
+        torch.manual_seed(0)
+        features, outputs, neighbors, asked = 16, 3, 20, 24
+        shards = even_shards(count, world.size)
+        centers, values = torch.rand(count, features, dtype=dtype), torch.rand(count, outputs, dtype=dtype)
+        queries = torch.rand(world.size, asked, features, dtype=dtype)
+        own = shards.own(world.rank)
+        layer = ShardedLocalKernelRidge(
+            centers[own],
+            values[own],
+            neighbors,
+            kernel=kernels.Matern32(1.0),
+            process_group=world.group,
+            ridge=1e-2,
+            learn_values=True,
+        )
+        layer.wire.traffic.clear()
+        layer(queries[world.rank]).sum().backward()
+        rows = [len(layer.neighbors(query).unique()) for query in queries]
+        sent = dict(layer.wire.traffic)
+        # What has been sent since counts no more; the sum over ranks comes last.
+        everyone = layer.wire.sum(torch.tensor([float(sent.get(name, 0)) for name in TRAFFIC]), "test") / (
+            asked * world.size
+        )
+        model = traffic_per_query(
+            world.size,
+            neighbors,
+            features,
+            outputs,
+            element_size=dtype.itemsize,
+            different_rows=sum(rows) / world.size / asked,
+            learned_columns=outputs,
+        )
+        # `neighbors` above has sent queries and lists once for each rank.
+        times = {"queries": 1 + world.size, "lists": 1 + world.size}
+        for name, bytes_sent in zip(TRAFFIC, everyone.tolist(), strict=True):
+            expected = getattr(model, name) * times.get(name, 1)
+            found[f"{name}, N={count}"] = abs(bytes_sent - expected) <= 0.1 * expected
+        per_query.append(float(everyone.sum()))
+    found["whatever N"] = abs(per_query[0] - per_query[1]) <= 0.1 * per_query[0]
+    return found
+
+
 def raised(call: Callable[[], object], words: str) -> bool:
     """Whether it fails with an error of the library that has these words."""
     try:
@@ -284,6 +388,9 @@ CHECKS: dict[str, tuple[Callable[[World, torch.dtype], Found], tuple[str, ...]]]
     "growth": (growth, ("float32",)),
     "copies": (copies, ("float32",)),
     "wrong input": (wrong_input, ("float32",)),
+    "checkpoints": (checkpoints, ("float64",)),
+    "checkpoints of others": (checkpoints_of_others, ("float64",)),
+    "traffic": (traffic, ("float32", "float64")),
     "beside data parallel": (beside_data_parallel, ("float64",)),
 }
 assert NUM_NEIGHBORS < NUM_CENTERS

@@ -1,4 +1,4 @@
-"""Shards, queries and layers for the tests of this folder: whole on every rank, so that each can compare with one process."""
+"""Shards, queries and layers for these tests: whole on every rank, so that each can compare with one process."""
 
 from __future__ import annotations
 
