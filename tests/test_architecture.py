@@ -24,7 +24,8 @@ LAYERS = [
     {"tuning"},
     {"estimators"},
     {"models"},
-    {"experiments", "distributed"},
+    {"distributed"},
+    {"experiments"},
     {"commands"},
     {"options"},
     {"cli"},
@@ -65,7 +66,13 @@ ORDERED_FOLDERS = {
         "loading",
         "left_out",
     ],
-    "commands": ["tables", "values", "features", "targets", "scores", "writing", "fit", "predict", "evaluate"],
+    "distributed": [
+        *("wire", "shards", "launch", "fitting", "merging", "searching", "exchange", "neighborhoods", "replicated"),
+        *("local", "checkpoint", "costs", "estimators"),
+    ],
+    "commands": [
+        *("tables", "values", "features", "targets", "scores", "writing", "parts", "ranks", "fit", "predict", "evaluate"),
+    ],
 }
 MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]
 
@@ -126,6 +133,7 @@ def test_core_needs_only_torch_and_numpy():
         "copy",
         "csv",
         "ctypes",
+        "datetime",
         "dataclasses",
         "difflib",
         "functools",
@@ -141,6 +149,7 @@ def test_core_needs_only_torch_and_numpy():
         "pathlib",
         "re",
         "secrets",
+        "shutil",
         "signal",
         "stat",
         "sys",

@@ -1,6 +1,6 @@
 r"""What a prediction costs: bytes on the wire and operations, for each query.
 
-With $R$ ranks, $N$ centers in all, $M$ neighbors, $D$ features ($E$ when embedded), $C$ outputs and $s$ bytes per number, and
+With $R$ ranks, $N$ centers in all, $M$ neighbors, $D$ features ($E$ when embedded), $C$ outputs, $s$ bytes per number, and
 $u \le M$ different rows fetched per query (neighbors that queries of a rank share in one round travel once):
 
 | what travels | bytes per query, all ranks together |

@@ -29,10 +29,10 @@ from ..neighbors import NeighborIndex
 from ..nn import LocalKernelRidge
 from ..nn.contents import tensors_of
 from ..nn.support import SupportLayer
-from .exchange import fetch, route_to
 from .fitting import default_kernel_over_ranks
+from .neighborhoods import neighborhoods
 from .replicated import replicated
-from .searching import Shard, nearest_over_ranks, round_size, rounds
+from .searching import Shard
 from .shards import Shards
 from .wire import Wire
 
@@ -265,17 +265,25 @@ def _solve(
     query: Tensor, centers: Tensor, values: Tensor, layer: ShardedLocalKernelRidge, kind: Kind | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As in the base, for the queries of every rank; without a kind nothing is solved."""
-    ridge_given = torch.as_tensor(layer.ridge)
-    settings = (kind, layer.num_neighbors, layer.fade, layer.trend, layer.normalize, query.dtype, float(ridge_given.detach()))
-    learned = needs_gradient(centers, values, *tensors_of(layer.kernel), ridge_given)
+    given = torch.as_tensor(layer.ridge)
+    settings = (
+        kind,
+        layer.num_neighbors,
+        layer.fade,
+        layer.trend,
+        layer.normalize,
+        query.dtype,
+        float(given.detach()),
+    )
+    learned = needs_gradient(centers, values, *tensors_of(layer.kernel), given)
     wire = layer.wire
 
     def check() -> None:
         check_alike(query=query, centers=centers)
         check_finite("query", query)
 
-    found = layer._agree([len(query), len(centers)], check, "predict", *settings, learned)
-    counts, layer.shards = found[:, 0].tolist(), Shards(tuple(found[:, 1].tolist()))
+    agreed = layer._agree([len(query), len(centers)], check, "predict", *settings, learned)
+    counts, layer.shards = agreed[:, 0].tolist(), Shards(tuple(agreed[:, 1].tolist()))
     check_num_neighbors(layer.num_neighbors, layer.num_centers)
     fade = layer.fade and layer.num_neighbors < layer.num_centers and kind is not None
     most, share = layer.num_neighbors + fade, 1 / wire.size if layer.average_gradients else 1.0
@@ -283,17 +291,14 @@ def _solve(
         embedded = layer._embed(query)
     shard = layer._shard()
     kernel, ridge, shared = replicated(layer.kernel, layer.ridge, wire, share)
-    tensors = (centers, values) if kind == "mean" else (centers,)
-    row_bytes = sum(tensor.shape[1] * tensor.element_size() for tensor in tensors)
-    size = round_size(row_bytes, most, embedded.shape[1], embedded.element_size(), layer.shards)
+    tensors = {None: (), "mean": (centers, values)}.get(kind, (centers,))
     parts = []
-    for own, each in rounds(counts, size, wire.rank):
-        rows = nearest_over_ranks(embedded[own], each, most, shard, layer.shards, wire)
+    near_queries = neighborhoods(embedded, counts, most, shard, layer.shards, wire, tensors=tensors, share=share)
+    for own, rows, positions, fetched in near_queries:
         if kind is None:
             parts.append((query[own, :0], query[own, 0], rows))
             continue
-        used, positions = torch.unique(rows, return_inverse=True)
-        near, *known = fetch(route_to(used, layer.shards, wire, share=share), *tensors)
+        near, *known = fetched
         if not len(rows):
             nothing = _nothing([query[own], near, *known], shared)
             width = values.shape[1] if kind == "mean" else most
