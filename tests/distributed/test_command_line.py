@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -18,55 +19,67 @@ from torchkrr.cli import main
 from torchkrr.commands.parts import Parts
 from torchkrr.errors import FileError
 
-CHUNK = 20
+CHUNK = ["--chunk-rows", "20"]
+WANTED = [*CHUNK, "--interval", "0.9", "--explain", "3", "--id", "key"]
 
 
 def torchrun(*arguments, **environment):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *map(str, arguments)]
     everything = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), **environment}
-    return subprocess.run(command, env=everything, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, env=everything, capture_output=True, text=True, timeout=270, check=False)
+    return {"code": done.returncode, "out": done.stdout, "err": done.stderr}
 
 
 def prepare(folder):
-    """A model with neighbors, whose rows have copies and weights, and what one process predicts."""
+    """A model with neighbors, whose rows have copies and weights; one of classes, with all rows; and new tables."""
     frame = datasets.load_diabetes(as_frame=True).frame
     frame.insert(0, "key", [f"P{number}" for number in range(len(frame))])
     frame["weight"] = 1 + np.arange(len(frame)) % 2
-    train = pd.concat([frame[:300], frame[:20]])
-    train.to_csv(folder / "train.csv", index=False)
+    pd.concat([frame[:300], frame[:20]]).to_csv(folder / "train.csv", index=False)
     frame[300:385].to_csv(folder / "new.csv", index=False)
     broken = frame[300:385].astype({"bmi": object})
     broken.iloc[35, 3] = "n.a.!"
     broken.to_csv(folder / "broken.csv", index=False)
-    fit = ["fit", "train.csv", "--target", "target", "--ignore", "key", "--sample-weight", "weight", "--out", "m.krr", *FAST]
-    one = ["predict", "m.krr", "new.csv", "--out", "one.csv", *WANTED, "--quiet"]
-    for command in (fit, one):
-        assert main([str(folder / word) if word.split(".")[-1] in ("csv", "krr") else word for word in command]) == 0
+    wine = datasets.load_wine(as_frame=True).frame.sample(frac=1, random_state=0)
+    wine[:120].to_csv(folder / "wine.csv", index=False)
+    wine[120:121].to_csv(folder / "bottle.csv", index=False)
+    weighted = ["--target", "target", "--ignore", "key", "--sample-weight", "weight", "--out", folder / "m.krr"]
+    classes = ["--target", "target", "--task", "classification", "--out", folder / "wine.krr"]
+    run("fit", folder / "train.csv", *weighted, *FAST)
+    run("fit", folder / "wine.csv", *classes, *FAST)
 
 
-WANTED = ["--chunk-rows", str(CHUNK), "--interval", "0.9", "--explain", "3", "--id", "key"]
+def commands(folder, end):
+    """By name; their results end in `end`."""
+    model, new = folder / "m.krr", folder / "new.csv"
+    return {
+        "predict": ["predict", model, new, "--out", folder / f"predict{end}.csv", *WANTED],
+        "evaluate": ["evaluate", model, new, "--json", *CHUNK],
+        "fewer rows than processes": [
+            *("predict", folder / "wine.krr", folder / "bottle.csv", "--proba", "--out", folder / f"wine{end}.parquet"),
+        ],
+        "broken": ["predict", model, folder / "broken.csv", "--out", folder / f"broken{end}.csv", *WANTED],
+    }
+
+
+def run(*arguments):
+    assert main([str(argument) for argument in arguments]) == 0
 
 
 def run_all(folder):
     """Every launch, each of two processes, and what they said."""
     prepare(folder)
-    model, new, broken = folder / "m.krr", folder / "new.csv", folder / "broken.csv"
-    found = {}
-    launches = {
-        "predict": ("-m", "torchkrr", "predict", model, new, "--out", folder / "two.csv", *WANTED),
-        "evaluate": ("-m", "torchkrr", "evaluate", model, new, "--json", "--chunk-rows", CHUNK),
-        "broken": ("-m", "torchkrr", "predict", model, broken, "--out", folder / "broken_out.csv", *WANTED),
-        "dying": (
-            "--max-restarts=1",
-            "-m",
-            "tests.distributed.dying_command",
-            *("predict", model, new, "--out", folder / "died.csv", *WANTED),
-        ),
-    }
-    for name, arguments in launches.items():
-        arguments = ("--max-restarts=1", *arguments[1:]) if arguments[0] == "--max-restarts=1" else arguments
-        done = torchrun(*arguments, PREDICTED=str(folder / "log"))
-        found[name] = {"code": done.returncode, "out": done.stdout, "err": done.stderr}
+    wanted = {name: [str(word) for word in words] for name, words in commands(folder, "-two").items()}
+    found = {"first": torchrun("-m", "torchkrr", *wanted.pop("predict"))}
+    (folder / "launches.json").write_text(json.dumps(wanted))
+    found["several"] = torchrun("-m", "tests.distributed.commands", folder)
+    for name in wanted:
+        for rank in range(2):
+            found[f"{name} {rank}"] = json.loads((folder / f"{name}-{rank}.json").read_text())
+    predict = commands(folder, "-died")["predict"]
+    found["died"] = torchrun(
+        "--max-restarts=1", "-m", "tests.distributed.dying_command", *predict, PREDICTED=str(folder / "log")
+    )
     return {**found, "folder": str(folder), "files": sorted(os.listdir(folder)), "log": (folder / "log").read_text()}
 
 
@@ -75,46 +88,62 @@ def ran(tmp_path_factory):
     return once(tmp_path_factory, "commands", run_all)
 
 
-def agree(ran, name):
-    one, two = (pd.read_csv(f"{ran['folder']}/{file}") for file in ("one.csv", name))
-    pd.testing.assert_frame_equal(one, two, rtol=1e-9, atol=1e-9)
+@pytest.fixture
+def alone(ran, tmp_path):
+    """What one process predicts."""
+    words = commands(pathlib.Path(ran["folder"]), "-one")["predict"]
+    words[words.index("--out") + 1] = tmp_path / "one.csv"
+    run(*words, "--quiet")
+    return pd.read_csv(tmp_path / "one.csv")
 
 
 @pytest.mark.timeout(280)
-def test_two_processes_predict_what_one_does(ran):
-    assert ran["predict"]["code"] == 0, ran["predict"]["err"]
-    agree(ran, "two.csv")
-    assert "85 rows in" in ran["predict"]["out"]
-    assert ran["predict"]["out"].count("rows in") == 1  # only the first process reports
-    assert ran["predict"]["err"].count("predicting |") == 1
+def test_two_processes_predict_what_one_does(ran, alone):
+    assert ran["first"]["code"] == 0, ran["first"]["err"]
+    pd.testing.assert_frame_equal(pd.read_csv(f"{ran['folder']}/predict-two.csv"), alone, rtol=1e-9, atol=1e-9)
+    assert ran["first"]["out"].count("85 rows in") == 1  # only the first process reports
+    assert ran["first"]["err"].count("predicting |") == 1
+    assert "predict-two.csv.parts" not in ran["files"]
 
 
 @pytest.mark.timeout(280)
 def test_two_processes_evaluate_as_one_does(ran, capsys):
-    assert ran["evaluate"]["code"] == 0, ran["evaluate"]["err"]
+    first, second = ran["evaluate 0"], ran["evaluate 1"]
+    assert (first["code"], second["code"]) == (0, 0), first["err"]
+    assert second["out"] == second["err"] == ""
     capsys.readouterr()
-    assert main(["evaluate", f"{ran['folder']}/m.krr", f"{ran['folder']}/new.csv", "--json"]) == 0
-    one, two = json.loads(capsys.readouterr().out), json.loads(ran["evaluate"]["out"])
+    run("evaluate", f"{ran['folder']}/m.krr", f"{ran['folder']}/new.csv", "--json")
+    one, two = json.loads(capsys.readouterr().out), json.loads(first["out"])
     assert two["rows"] == one["rows"]
     assert two["targets"]["target"] == pytest.approx(one["targets"]["target"], rel=1e-9)
 
 
 @pytest.mark.timeout(280)
-def test_a_wrong_value_stops_both_and_is_named_with_its_row(ran):
-    assert ran["broken"]["code"] != 0
-    # Row 36 is in the second half of the second part, so the second process finds it.
-    assert "torchkrr (rank 1): Column 'bmi'" in ran["broken"]["err"]
-    assert "row 36 holds 'n.a.!'" in ran["broken"]["err"]
-    assert "torchkrr (rank 0): Rank 1 was given something it cannot use" in ran["broken"]["err"]
-    assert "broken_out.csv" not in ran["files"]
-    assert "broken_out.csv.parts" in ran["files"]  # the first part, for another try
+def test_one_row_for_two_processes(ran, tmp_path):
+    assert ran["fewer rows than processes 0"]["code"] == 0, ran["fewer rows than processes 0"]["err"]
+    folder = ran["folder"]
+    run("predict", f"{folder}/wine.krr", f"{folder}/bottle.csv", "--proba", "--out", tmp_path / "o.parquet", "--quiet")
+    one, two = pd.read_parquet(tmp_path / "o.parquet"), pd.read_parquet(f"{folder}/wine-two.parquet")
+    pd.testing.assert_frame_equal(two, one, rtol=1e-9)
 
 
 @pytest.mark.timeout(280)
-def test_after_a_death_torchrun_goes_on_with_the_part_that_was_not_finished(ran):
-    assert ran["dying"]["code"] == 0, ran["dying"]["err"]
-    agree(ran, "died.csv")
-    assert "died.csv.parts" not in ran["files"]
+def test_a_wrong_value_stops_both_and_is_named_with_its_row(ran):
+    first, second = ran["broken 0"], ran["broken 1"]
+    assert (first["code"], second["code"]) == (1, 1)
+    # Row 36 is in the second half of the second part, so the second process finds it.
+    assert "torchkrr (rank 1): Column 'bmi'" in second["err"]
+    assert "row 36 holds 'n.a.!'" in second["err"]
+    assert "torchkrr (rank 0): Rank 1 was given something it cannot use" in first["err"]
+    assert "broken-two.csv" not in ran["files"]
+    assert "broken-two.csv.parts" in ran["files"]  # the first part, for another try
+
+
+@pytest.mark.timeout(280)
+def test_after_a_death_torchrun_goes_on_with_the_part_that_was_not_finished(ran, alone):
+    assert ran["died"]["code"] == 0, ran["died"]["err"]
+    pd.testing.assert_frame_equal(pd.read_csv(f"{ran['folder']}/predict-died.csv"), alone, rtol=1e-9, atol=1e-9)
+    assert "predict-died.csv.parts" not in ran["files"]
     lines = [line.split() for line in ran["log"].splitlines()]
     # Five parts: of the first life two are finished, the second makes the others.
     for rank in ("0", "1"):
