@@ -6,6 +6,8 @@ A check gets the ranks it runs on, all of which call it. Numbers are errors rela
 from __future__ import annotations
 
 import copy
+import functools
+import importlib.util
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -40,9 +42,14 @@ LAYERS: dict[str, Callable[[], dict[str, Any]]] = {
     "fade and trend": lambda: {"fade": True, "trend": "constant", "kernel": kernels.Exponential(2.0)},
     "normalized": lambda: {"normalize": "cell", "trend": "constant", "kernel": kernels.Matern52(1.5)},
     "streamed": lambda: {"kernel": kernels.Matern32(1.5), "index": neighbors.StreamedIndex()},
+    "faiss": lambda: {"kernel": kernels.Matern32(1.5), "index": faiss_or_exact()},
     "auto index": lambda: {"kernel": kernels.Matern32(1.5), "index": "auto"},
     "torch": lambda: {"kernel": kernels.Matern32(1.5), "backend": "torch", "index": neighbors.ExactIndex(backend="torch")},
 }
+
+
+def faiss_or_exact() -> neighbors.NeighborIndex:
+    return neighbors.FaissIndex("Flat") if importlib.util.find_spec("faiss") else neighbors.ExactIndex()
 
 
 def predictions(world: World, dtype: torch.dtype) -> Found:
@@ -202,7 +209,10 @@ def copies(world: World, dtype: torch.dtype) -> Found:
     twin.process_group = world.group
     other = sharded(world, centers + 1, values - 1, kernel=kernels.Matern32(0.5))
     other.load_state_dict(parts.state_dict())
-    return {"copied": error(twin(asked), expected), "loaded": error(other(asked), expected)}
+    halves = [tensor.half() for tensor in (centers, values, query)]
+    one, many = (make(*halves[:2], kernel=kernels.Matern32(1.5)) for make in (plain, functools.partial(sharded, world)))
+    half = error(many(world.own(halves[2], QUERIES)), world.own(one(halves[2]), QUERIES))
+    return {"copied": error(twin(asked), expected), "loaded": error(other(asked), expected), "half": half < 2e-3}
 
 
 def wrong_input(world: World, dtype: torch.dtype) -> Found:

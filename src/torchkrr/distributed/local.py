@@ -291,7 +291,7 @@ def _solve(
         embedded = layer._embed(query)
     shard = layer._shard()
     kernel, ridge, shared = replicated(layer.kernel, layer.ridge, wire, share)
-    tensors = {None: (), "mean": (centers, values)}.get(kind, (centers,))
+    tensors: tuple[Tensor, ...] = (centers, values) if kind == "mean" else () if kind is None else (centers,)
     parts = []
     near_queries = neighborhoods(embedded, counts, most, shard, layer.shards, wire, tensors=tensors, share=share)
     for own, rows, positions, fetched in near_queries:

@@ -6,6 +6,7 @@ Every method is collective: all ranks of the group call it in the same order. Si
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -115,8 +116,11 @@ class Wire:
         try:
             yield
         except RuntimeError as error:  # all that the backends raise
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            # Without the place in the source of the backend, and what it says besides.
+            reason = re.sub(
+                r"^\[\S*\] | This is typically.*", "", (str(error).strip() or type(error).__name__).splitlines()[0]
+            )
             raise DistributedError(
-                f"Rank {self.rank} of {self.size} could not {what} with the others: {reason} One of them has died, is stuck "
+                f"Rank {self.rank} of {self.size} could not {what} with the others: {reason.rstrip('.')}. One of them has died, is stuck "
                 "for longer than the timeout of the process group, or does something else; see its messages and start again."
             ) from error
