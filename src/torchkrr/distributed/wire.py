@@ -116,11 +116,10 @@ class Wire:
         try:
             yield
         except RuntimeError as error:  # all that the backends raise
-            # Without the place in the source of the backend, and what it says besides.
-            reason = re.sub(
-                r"^\[\S*\] | This is typically.*", "", (str(error).strip() or type(error).__name__).splitlines()[0]
-            )
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            # Without the place in the source of the backend, and its advice.
+            reason = re.sub(r"^\[\S*\] | This is typically.*", "", said).rstrip(".")
             raise DistributedError(
-                f"Rank {self.rank} of {self.size} could not {what} with the others: {reason.rstrip('.')}. One of them has died, is stuck "
+                f"Rank {self.rank} of {self.size} could not {what} with the others: {reason}. One of them has died, is stuck "
                 "for longer than the timeout of the process group, or does something else; see its messages and start again."
             ) from error
