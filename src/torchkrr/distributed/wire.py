@@ -120,6 +120,6 @@ class Wire:
             # Without the place in the source of the backend, and its advice.
             reason = re.sub(r"^\[\S*\] | This is typically.*", "", said).rstrip(".")
             raise DistributedError(
-                f"Rank {self.rank} of {self.size} could not {what} with the others: {reason}. One of them has died, is stuck "
+                f"Rank {self.rank} of {self.size} could not {what} with the others: {reason}. One of them died, is stuck "
                 "for longer than the timeout of the process group, or does something else; see its messages and start again."
             ) from error
