@@ -29,7 +29,7 @@ def free_port() -> int:
 def run_checks(rank: int, port: int, folder: str) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    limit = datetime.timedelta(seconds=250)  # the last rank waits for its turn while others check without it
+    limit = datetime.timedelta(seconds=1500)  # the last rank waits for its turn while others check without it
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=max(SIZES), timeout=limit)
     results: Results = {}
