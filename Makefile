@@ -41,6 +41,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.core --out benchmarks/results
 	$(BIN)/python -m benchmarks.search --out benchmarks/results
 	$(BIN)/python -m benchmarks.peers --out benchmarks/results
+	$(BIN)/python -m benchmarks.sharded --out benchmarks/results
 
 # Needs the UCI tables: make bench-tuning DATA=folder
 bench-tuning: $(INSTALLED)

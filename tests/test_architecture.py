@@ -26,7 +26,8 @@ LAYERS = [
     {"losses"},
     {"estimators"},
     {"models"},
-    {"experiments", "distributed"},
+    {"distributed"},
+    {"experiments"},
     {"commands"},
     {"options"},
     {"cli"},
@@ -74,7 +75,13 @@ ORDERED_FOLDERS = {
         *("subsamples", "records", "readouts", "selecting", "trained", "lazy", "lineup", "config", "inputs", "summary"),
         *("figures", "heads", "classify", "asked_images", "examining", "thumbnails", "report", "transfer"),
     ],
-    "commands": ["tables", "values", "features", "targets", "scores", "writing", "fit", "predict", "evaluate"],
+    "distributed": [
+        *("wire", "shards", "launch", "fitting", "merging", "searching", "exchange", "neighborhoods", "replicated"),
+        *("local", "checkpoint", "costs", "estimators"),
+    ],
+    "commands": [
+        *("tables", "values", "features", "targets", "scores", "writing", "parts", "ranks", "fit", "predict", "evaluate"),
+    ],
 }
 MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]
 
@@ -136,6 +143,7 @@ def test_core_needs_only_torch_and_numpy():
         "copy",
         "csv",
         "ctypes",
+        "datetime",
         "dataclasses",
         "difflib",
         "functools",
@@ -154,6 +162,7 @@ def test_core_needs_only_torch_and_numpy():
         "platform",
         "re",
         "secrets",
+        "shutil",
         "signal",
         "stat",
         "string",

@@ -1,8 +1,8 @@
 """Differentiable kernel ridge regression for PyTorch: a lazy head that needs no training.
 
 Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`, `transforms`,
-`neighbors`, `tuning` (what is chosen from the data), `models` (networks that end in a kernel),
-`estimators` (scikit-learn's vocabulary), `errors`.
+`neighbors`, `tuning` (what is chosen from the data), `losses`, `models` (networks that end in a kernel),
+`estimators` (scikit-learn's vocabulary), `distributed` (centers spread over processes), `errors`.
 """
 
 import importlib
@@ -32,7 +32,7 @@ __version__ = "0.1.0.dev0"
 
 
 def __getattr__(name: str) -> object:
-    """`torchkrr.estimators`, imported when it is first asked for: scikit-learn is optional and slow to import."""
-    if name == "estimators":
-        return importlib.import_module(".estimators", __name__)
+    """Namespaces imported when they are first asked for: scikit-learn is optional and slow to import."""
+    if name in ("distributed", "estimators"):
+        return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

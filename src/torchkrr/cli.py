@@ -6,7 +6,9 @@ Exit codes: 0 done, 1 something is wrong with what was given, 2 usage, 130 inter
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import io
 import json
 import math
 import os
@@ -41,8 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv is None:
             warnings.showwarning = _warn
         try:
-            args.run(args)
-            sys.stdout.flush()
+            with _only_the_first_reports(args):
+                args.run(args)
+                sys.stdout.flush()
         except KeyboardInterrupt as error:
             _say(f"interrupted. {str(error) or 'Nothing was written.'}")
             return 130
@@ -99,6 +102,7 @@ def parser() -> Parser:
     shared.add_argument("--debug", action="store_true", help="show where an error comes from")
     parts = Parser(add_help=False)
     parts.add_argument("--chunk-rows", type=_positive, default=10_000, metavar="N", help="rows in memory at a time (10000)")
+    parts.add_argument("--timeout", type=_positive, default=60, metavar="S", help="of torchrun: wait for a process (60 s)")
 
     top = Parser(prog="torchkrr", description="Local kernel ridge regression for tables, and for images on frozen networks.")
     top.add_argument("--version", action="version", version=f"torchkrr {__version__}")
@@ -156,6 +160,14 @@ def _wanted(command: Any, args: Args) -> Any:
     return command.Wanted(**{name: getattr(args, name) for name in command.Wanted._fields})
 
 
+def _only_the_first_reports(args: Args) -> contextlib.AbstractContextManager[Any]:
+    """Of processes that share the work, the others are quiet, but for errors."""
+    if not hasattr(args, "timeout") or os.environ.get("RANK", "0") == "0":
+        return contextlib.nullcontext()
+    args.quiet = True
+    return contextlib.redirect_stdout(io.StringIO())
+
+
 def _label(key: str) -> str:
     return LABELS.get(key, key.replace("_", " "))
 
@@ -165,7 +177,8 @@ def _finite(value: float) -> float | None:
 
 
 def _say(text: str) -> None:
-    print(f"torchkrr: {text}", file=sys.stderr, flush=True)
+    rank = f" (rank {os.environ['RANK']})" if int(os.environ.get("WORLD_SIZE", 1)) > 1 else ""
+    print(f"torchkrr{rank}: {text}", file=sys.stderr, flush=True)
 
 
 def _warn(

@@ -38,6 +38,10 @@ class BackendError(KernelRidgeError, RuntimeError):
     """The backend that was asked for cannot do what was asked."""
 
 
+class DistributedError(KernelRidgeError, RuntimeError):
+    """Another process of a distributed run has died, does not answer, or does something else; the message says what."""
+
+
 class FileError(InputError):
     """A file is missing, damaged, of another kind or version, or cannot be written; the message says which."""
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from .._progress import Progress
+from ..distributed.launch import TIMEOUT
 from ..errors import InputError
 from ..estimators import load
 from .features import features_of_model
+from .parts import about, resumable
+from .ranks import Alone, Ranks, ranks
 from .tables import open_table
 from .values import Array, Place
 from .writing import output, output_kind
+
+Write = Callable[[int, Mapping[str, Any]], None]
 
 
 class Wanted(NamedTuple):
@@ -30,6 +37,7 @@ class Wanted(NamedTuple):
     carry: str | None = None  # a column of the table that goes into the result as it is
     chunk_rows: int = 10_000
     delimiter: str | None = None
+    timeout: float = TIMEOUT  # seconds that processes wait for each other
     progress: bool = False
 
 
@@ -39,7 +47,15 @@ class Predicted(NamedTuple):
 
 
 def predict_table(wanted: Wanted) -> Predicted:
-    """Read, predict and write part by part; `wanted.out` is there at the end, or not at all."""
+    """Read, predict and write part by part; `wanted.out` is there at the end, or not at all.
+
+    Processes that torchrun has started do it together, and go on where an earlier run was stopped.
+    """
+    with ranks(wanted.timeout) as team:
+        return _predict_table(wanted, team)
+
+
+def _predict_table(wanted: Wanted, team: Alone) -> Predicted:
     output_kind(wanted.out)
     model = load(wanted.model)
     _check(wanted, model)
@@ -48,20 +64,45 @@ def predict_table(wanted: Wanted) -> Predicted:
     table.require(carried, "named by --id")
     features = features_of_model(model, table, other=[*carried, *model.notes_.get("targets", [])])
     used = [name for name in table.names if name in {*features.names, *carried}]
+    team.share(model)
     start, done = time.monotonic(), 0
     total = table.num_rows() if wanted.progress else 0
-    with output(wanted.out) as out, Progress("predicting", total, shown=wanted.progress) as bar:
-        for part in table.parts(used, wanted.chunk_rows):
-            query = features.frame(part, Place(table.path, done + 1, table.delimiter is None))
-            columns = {name: part.column(name) for name in carried}
-            found = predictions(model, query, wanted)
-            if set(columns) & set(found):
-                raise InputError(f"The result has a column {wanted.carry!r} of its own. Rename that column of {table.path}.")
-            out.write(columns | found)
+
+    def read(part: Any, first: int) -> Any:
+        return features.frame(part, Place(table.path, done + first + 1, table.delimiter is None))
+
+    def predict(query: Any) -> dict[str, Any]:
+        return predictions(model, query, wanted)
+
+    with _writing(wanted, team) as (write, finished), Progress("predicting", total, shown=wanted.progress) as bar:
+        for number, part in enumerate(table.parts(used, wanted.chunk_rows)):
+            if number >= finished:
+                columns = {name: part.column(name) for name in carried}
+                found = dict(team.predicted(part, read, predict))
+                if set(columns) & set(found):
+                    raise InputError(
+                        f"The result has a column {wanted.carry!r} of its own. Rename that column of {table.path}."
+                    )
+                write(number, columns | found)
             done += part.num_rows
             bar.advance(part.num_rows, note=f"{done / (time.monotonic() - start):.0f} rows/s")
         bar.total = done
     return Predicted(done, time.monotonic() - start)
+
+
+@contextlib.contextmanager
+def _writing(wanted: Wanted, team: Alone) -> Iterator[tuple[Write, int]]:
+    """How a part with its number is written, and how many parts are there from an earlier run."""
+    if not isinstance(team, Ranks):
+        with output(wanted.out) as out:
+            yield lambda _, columns: out.write(columns), 0
+        return
+    if not team.is_first:
+        yield lambda *_: None, team.same(0)
+        return
+    options = wanted._replace(model="", table="", out="", progress=False, timeout=0)._asdict()
+    with resumable(wanted.out, about(wanted.model, wanted.table, options)) as parts:
+        yield parts.write, team.same(parts.done)
 
 
 def predictions(model: Any, query: Any, wanted: Wanted) -> dict[str, Any]:

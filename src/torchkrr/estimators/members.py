@@ -60,11 +60,22 @@ def mixed(members: Sequence[Member], parts: Sequence[Found]) -> Found:
 
 
 def solve(member: Member, centers: Centers, *, most_dense: int = MOST_DENSE) -> Solved:
-    count = len(centers.points)
+    neighbors = neighbors_of(member, len(centers.points), most_dense)
+    return DenseSolved(member, centers) if neighbors is None else LocalSolved(member, centers, neighbors)
+
+
+def neighbors_of(member: Member, count: int, most_dense: int = MOST_DENSE) -> int | None:
+    """How many of `count` centers take part in a prediction of a member; `None` for all of them, in one factorisation."""
     if member.num_neighbors is None and count <= most_dense:
-        return DenseSolved(member, centers)
-    neighbors = DENSE_BUT_LOCAL if member.num_neighbors is None else member.num_neighbors
-    return LocalSolved(member, centers, min(neighbors, count))
+        return None
+    return min(DENSE_BUT_LOCAL if member.num_neighbors is None else member.num_neighbors, count)
+
+
+def dtypes_of(member: Member, points: Tensor) -> tuple[torch.dtype, torch.dtype]:
+    """What neighbors are searched in, and what is solved in."""
+    searched = torch.float32 if member.single else points.dtype
+    # Below this ridge float32 resolves hardly any cell: each would be solved twice.
+    return searched, torch.float64 if member.ridge < SINGLE_RIDGE else searched
 
 
 class DenseSolved:
@@ -141,9 +152,7 @@ class LocalSolved:
     """The nearest centers of each query, found anew for each."""
 
     def __init__(self, member: Member, centers: Centers, num_neighbors: int) -> None:
-        searched = torch.float32 if member.single else centers.points.dtype
-        # Below this ridge float32 resolves hardly any cell: each would be solved twice.
-        self.dtype = torch.float64 if member.ridge < SINGLE_RIDGE else searched
+        searched, self.dtype = dtypes_of(member, centers.points)
         self.kernel, self.num_neighbors = member.kernel, num_neighbors
         self.points, self.values = centers.points.to(self.dtype), centers.values.to(self.dtype)
         self.ridge = member.ridge

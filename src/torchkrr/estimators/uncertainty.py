@@ -48,12 +48,19 @@ class Residuals(NamedTuple):
 
 def residuals_of(solved: Sequence[Solved], members: Sequence[Member], centers: Centers, seed: int) -> Residuals:
     which = sample_rows(len(centers.points), SAMPLES, seed, centers.points.device)
-    points = members[0].kernel.embed(centers.points[which])
+    return residuals_at(which, centers.points[which], centers.values[which], solved, members)
+
+
+def residuals_at(
+    which: Tensor, points: Tensor, values: Tensor, solved: Sequence[Solved], members: Sequence[Member]
+) -> Residuals:
+    """Of the centers `which`, whose points and values are given."""
+    points = members[0].kernel.embed(points)
     if len(which) < 3:  # nothing to leave out: as uncertain as the spread of the values
-        sizes = torch.ones(len(which), centers.values.shape[1], dtype=torch.float64)
+        sizes = torch.ones(len(which), values.shape[1], dtype=torch.float64)
         return Residuals(points, sizes, torch.ones(len(which), dtype=torch.float64), sizes, len(which))
     means, variances = mixed(members, [one.left_out(which) for one in solved])
-    sizes = (means.double() - centers.values[which]).abs()
+    sizes = (means.double() - values).abs()
     spreads = variances.clamp_min(1e-12).sqrt()
     nearby = min(NEARBY, max(1, len(which) // 4))
     known = Residuals(points, sizes, spreads, sizes[:0], nearby)

@@ -212,14 +212,20 @@ def rank(query: Tensor, take: Callable[[Tensor], Tensor], candidates: Tensor, nu
 
     def work(chunk: slice) -> Neighbors:
         ordered = sort_rows(candidates[chunk])
-        gathered = take(ordered.flatten()).view(*ordered.shape, features)
-        if fused_search.obstacle(query, gathered) is None:  # the same sums as in the compiled search, to the last bit
-            squared = fused_search.squared_distances(query[chunk], gathered)  # (q, K)
-        else:
-            squared = gathered.sub_(query[chunk].unsqueeze(1)).square_().sum(-1)
+        squared = squared_to(query[chunk], take(ordered.flatten()).view(*ordered.shape, features))
         order = order_of(squared)[:, :num_neighbors]
         return Neighbors(square_root(squared.gather(1, order)), ordered.gather(1, order))
 
     row_bytes = 2 * candidates.shape[1] * (features + 4) * query.element_size()
     chunks = ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES // 4))
     return Neighbors(*collect(work, chunks, query.device))
+
+
+def squared_to(query: Tensor, gathered: Tensor) -> Tensor:
+    """Squared distances `(Q, K)` of each query `(Q, E)` to points of its own `(Q, K, E)`, which are overwritten.
+
+    Every index ranks by these numbers, so that lists of different indexes can be merged in one order.
+    """
+    if fused_search.obstacle(query, gathered) is None:  # the same sums as in the compiled search, to the last bit
+        return fused_search.squared_distances(query, gathered)
+    return gathered.sub_(query.unsqueeze(1)).square_().sum(-1)

@@ -129,7 +129,7 @@ class LocalKernelRidge(SupportLayer):
         return indices.reshape(*query.shape[:-1], self.num_neighbors)
 
     def append(self, centers: Tensor, values: Tensor) -> None:
-        current, before = self._is_current() and not self.index.streams, self.num_centers
+        current, before = self._is_current() and not self.index.streams, len(self.centers)
         super().append(centers, values)
         if current:
             with torch.inference_mode(False), torch.no_grad():

@@ -51,12 +51,7 @@ class SupportLayer(nn.Module):
         learn_values: bool,
     ) -> None:
         super().__init__()
-        check_points("centers", centers)
-        check_values(values)
-        check_alike(centers=centers, values=values)
-        check_same_rows("centers", centers, "values", values)
-        check_finite("centers", centers)
-        check_finite("values", values)
+        self._check_support(centers, values)
         check_ridge(ridge)
         check_choice("trend", trend, (None, "constant"))
         check_choice("on_singular", on_singular, ("warn", "raise"))
@@ -64,10 +59,21 @@ class SupportLayer(nn.Module):
             check_kernel(kernel)
         register(self, "centers", centers, learn=learn_centers)
         register(self, "values", values, learn=learn_values)
-        self.kernel = default_kernel(centers) if kernel is None else kernel
+        self.kernel = self._default_kernel(centers) if kernel is None else kernel
         self.ridge = ridge
         self.trend: Trend = trend
         self.on_singular: OnSingular = on_singular
+
+    def _check_support(self, centers: Tensor, values: Tensor) -> None:
+        check_points("centers", centers)
+        check_values(values)
+        check_alike(centers=centers, values=values)
+        check_same_rows("centers", centers, "values", values)
+        check_finite("centers", centers)
+        check_finite("values", values)
+
+    def _default_kernel(self, centers: Tensor) -> Kernel:
+        return default_kernel(centers)
 
     @property
     def in_features(self) -> int:

@@ -1,0 +1,60 @@
+"""Four processes, started once, that run every check on their first one, two, three and four ranks."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pathlib
+import socket
+import time
+import traceback
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from tests.distributed.checks import CHECKS, DTYPES
+from tests.distributed.problems import World
+
+SIZES = (1, 2, 3, 4)
+Results = dict[str, dict[str, float | bool | str]]  # of "check, dtype, size, rank"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def run_checks(rank: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("error")
+    limit = datetime.timedelta(seconds=1500)  # the last rank waits for its turn while others check without it
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=max(SIZES), timeout=limit)
+    results: Results = {}
+    groups = {size: dist.new_group(list(range(size)), timeout=limit) for size in SIZES}
+    for size, group in groups.items():
+        if rank >= size:
+            continue
+        for name, (check, dtypes) in CHECKS.items():
+            for dtype in dtypes:
+                place = pathlib.Path(folder) / f"{name}-{dtype}-{size}".replace(" ", "-")
+                start = time.monotonic()
+                try:
+                    found = check(World(group, rank, size, str(place)), DTYPES[dtype])
+                except Exception:
+                    found = {"finished": traceback.format_exc()}
+                    print(found["finished"], flush=True)
+                results[f"{name}, {dtype}, {size}, {rank}"] = found
+                print(rank, size, name, dtype, f"{time.monotonic() - start:.2f} s", flush=True)
+    pathlib.Path(folder, f"rank{rank}.json").write_text(json.dumps(results))
+    dist.destroy_process_group()
+
+
+def launch(folder: pathlib.Path) -> Results:
+    torch.multiprocessing.spawn(run_checks, (free_port(), str(folder)), nprocs=max(SIZES))
+    results: Results = {}
+    for rank in range(max(SIZES)):
+        results |= json.loads((folder / f"rank{rank}.json").read_text())
+    return results
