@@ -80,6 +80,8 @@ def opened(name: str, path: Path) -> Library | None:
     for name_of_size, structure in (("torchkrr_task_size", Task), ("torchkrr_search_task_size", SearchTask)):
         if not hasattr(functions, name_of_size) or functions[name_of_size]() != ctypes.sizeof(structure):
             return None
+    if not hasattr(functions, "torchkrr_dense_float"):
+        return None
     functions.torchkrr_cache_new.restype = ctypes.c_void_p
     functions.torchkrr_cache_hits.restype = ctypes.c_int64
     return Library(name, path, functions)

@@ -20,6 +20,7 @@ from .._checks import (
     check_same_rows,
     check_values,
 )
+from .._native import Backend
 from .._precision import full_precision
 from ..core import dense
 from ..core.unresolved_dense import solve_dense
@@ -38,6 +39,7 @@ def kernel_ridge(
     ridge: float | Tensor = 1e-9,
     trend: Trend = None,
     on_singular: OnSingular = "warn",
+    backend: Backend = "auto",
 ) -> Tensor:
     r"""Kernel ridge regression, $k(z, x)\,(k(x, x) + \lambda I)^{-1} y$.
 
@@ -57,6 +59,8 @@ def kernel_ridge(
         trend: `"constant"` makes the weights sum to one, so that constants are reproduced (ordinary kriging).
         on_singular: what stays singular in float64 is solved with a larger ridge and a `RidgeRaisedWarning`, or raises
             `SolveError`.
+        backend: `"auto"` solves small problems on the CPU by the compiled library, where there is one; `"torch"` never
+            does, and `"fused"` is an error where it cannot.
 
     Shape:
         - query: `(*, Q, D)`; centers: `(*, N, D)`; values: `(*, N, C)`
@@ -69,7 +73,8 @@ def kernel_ridge(
                 [7.]])
     """
     check_values(values, batched=True)
-    return _solve(dense.mean, query, centers, values, kernel, ridge, trend, on_singular)
+    check_choice("backend", backend, ("auto", "fused", "torch"))
+    return _solve(dense.mean, query, centers, values, kernel, ridge, trend, on_singular, backend)
 
 
 def cardinal_weights(
@@ -221,6 +226,7 @@ def _solve(
     ridge: float | Tensor,
     trend: Trend,
     on_singular: OnSingular,
+    backend: Backend = "torch",
 ) -> Tensor:
     check_points("centers", centers, batched=True)
     if query is None:
@@ -248,5 +254,6 @@ def _solve(
         ridge=torch.as_tensor(ridge, dtype=torch.float64, device=query.device),
         trend=trend is not None,
         on_singular=on_singular,
+        backend=backend,
     )
     return result.to(query.dtype)
