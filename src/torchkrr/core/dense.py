@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
-from .._native import Backend
 from ..distances import needs_gradient, squared_distances
 from ..kernels import Kernel
-from . import fused_dense
 from .factor import UNRESOLVED, Factor, cholesky, is_resolved, whiten
 
 
@@ -29,7 +27,6 @@ class DenseProblem(NamedTuple):
     ridge: Tensor  # () or (N,)
     kernel: Kernel
     trend: bool
-    backend: Backend = "auto"
 
 
 class DenseSystem(NamedTuple):
@@ -138,18 +135,7 @@ def project_trend(system: DenseSystem, solved: Tensor) -> tuple[Tensor, Tensor |
 
 
 def mean(problem: DenseProblem) -> DenseResult:
-    """Predictions `(*, Q, C)`: small problems by the compiled library, others by torch."""
-
-    def by_torch(query: Tensor, centers: Tensor, values: Tensor, ridge: Tensor) -> Tensor:
-        return _mean(problem._replace(query=query, centers=centers, values=values, ridge=ridge)).result
-
-    inputs = (problem.query, problem.centers, problem.values, problem.ridge)
-    found = fused_dense.mean(inputs, problem.kernel, trend=problem.trend, backend=problem.backend, reference=by_torch)
-    return _mean(problem) if found is None else DenseResult(found, torch.ones((), dtype=torch.bool))
-
-
-def _mean(problem: DenseProblem) -> DenseResult:
-    """By torch, with C right-hand sides, or Q of them if there are fewer queries than outputs."""
+    """Predictions `(*, Q, C)`, with C right-hand sides, or Q of them if there are fewer queries than outputs."""
     system = assemble(problem)
     few_queries = problem.query.shape[-2] <= problem.values.shape[-1]
     if few_queries:

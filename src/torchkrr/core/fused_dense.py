@@ -2,146 +2,165 @@ r"""Small dense problems by the compiled library: one call for the predictions, 
 
 With $G$ arriving at the predictions $k^\top\alpha$, $\alpha = A^{-1}y$, and $B = A^{-1}kG$:
 
-$$ \bar y = B,\quad \bar k = \alpha G^\top,\quad \bar A = -\tfrac12(B\alpha^\top + \alpha B^\top),\quad
-   \bar\lambda_i = -\textstyle\sum_c B_{ic}\alpha_{ic} . $$
+$$ \bar y = B,\qquad \bar k = \alpha G^\top,\qquad \bar A = -\tfrac12(B\alpha^\top + \alpha B^\top) . $$
 
 Same formulas and same judgement as `dense`, which does everything else: large problems, leading dimensions, trends, what is
-not surely resolved, and second derivatives.
+not surely resolved, and second derivatives. Such a problem takes less time than a dozen operations of torch, so whatever can
+be left to the library is: the embedding by a fixed lengthscale, and whether all numbers are finite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import _native
-from .._native import NAMES, Backend, Task
+from .._checks import check_finite
+from .._native import Task
 from ..distances import needs_gradient
 from ..kernels import Kernel
+from .dense import DenseProblem
+from .dense import mean as by_torch
 from .factor import UNRESOLVED
 from .fused import PROFILES
 
-# Centers and features up to which one core in its cache beats torch, whose products know blocks and threads.
+# Centers and features up to which one core, in its cache, is faster than torch with its blocked products.
 MOST_CENTERS, MOST_FEATURES = 192, 64
-
-Reference = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-class Predicted(NamedTuple):
-    mean: Tensor  # (Q, C)
-    adjoint: Tensor  # (N, C): alpha; empty where no gradient is needed
+NUMBERS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+TRUSTED = {dtype: limit / torch.finfo(dtype).eps for dtype, limit in UNRESOLVED.items()}
+WANTED = (
+    f"it takes at most {MOST_CENTERS} centers of at most {MOST_FEATURES} features, in float32 or float64 on the CPU, without "
+    "leading dimensions, a kernel of torchkrr.kernels with a fixed profile, and a number as ridge"
+)
 
 
-def obstacle(inputs: Inputs, kernel: Kernel, trend: bool, learned: bool) -> str | None:
-    """Why this problem cannot be solved here, or `None` if it can."""
-    query = inputs[0]
-    if query.device.type != "cpu" or query.dtype not in NAMES:
-        return f"it works in float32 and float64 on the CPU, and the tensors are {query.dtype} on {query.device}"
-    if type(kernel) not in PROFILES or learned:
-        return f"it has no profile for {type(kernel).__name__}, or no gradient for what that learns in its profile"
-    if trend:
-        return "it has no trend for dense problems"
-    if any(tensor.ndim != 2 for tensor in inputs[:3]):
-        return "it has no leading dimensions"
-    if not _native.in_memory(*inputs):
-        return _native.NO_MEMORY
-    if _native.library() is None:
-        return _native.MISSING
-    return None
+class _Fixed(NamedTuple):
+    """What has no gradient here."""
+
+    kernel: Kernel
+    scaled: bool  # the library divides by the lengthscale; else the points are embedded
+    ridge: float
 
 
-def mean(inputs: Inputs, kernel: Kernel, *, trend: bool, backend: Backend, reference: Reference) -> Tensor | None:
-    """Predictions `(Q, C)` for query, centers, values and ridge, or `None` where `dense` is to find them.
-
-    `reference` is the same function in plain torch, for derivatives of the gradient.
-    """
-    if backend == "torch":
-        return None
-    query, centers, values, ridge = inputs
-    if backend == "auto" and (centers.shape[-2] > MOST_CENTERS or centers.shape[-1] > MOST_FEATURES):
-        return None
-    learned = bool(kernel.learned_in_profile())
-    if not _native.chosen(backend, obstacle(inputs, kernel, trend, learned), "solve this"):
-        return None
-    watched = needs_gradient(*inputs)
-    found = Predicted(
-        query.new_empty(len(query), values.shape[1]), values.new_empty(values.shape if watched else (0, values.shape[1]))
+def suits(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any) -> bool:
+    """Whether these are small, plain and consistent, so that no other check is needed."""
+    if type(kernel) not in PROFILES or type(ridge) not in (float, int) or not 0 <= ridge < math.inf:
+        return False
+    for tensor in (query, centers, values):
+        if not isinstance(tensor, Tensor) or tensor.ndim != 2 or tensor.device.type != "cpu":
+            return False
+    (num_queries, features), (num_centers, features_too), (num_values, outputs) = query.shape, centers.shape, values.shape
+    return (
+        query.dtype in NUMBERS
+        and query.dtype == centers.dtype == values.dtype
+        and features == features_too
+        and num_centers == num_values
+        and 0 < num_centers <= MOST_CENTERS
+        and 0 < features <= MOST_FEATURES
+        and num_queries > 0
+        and outputs > 0
+        and not (PROFILES[type(kernel)][1](kernel) and kernel.learned_in_profile())
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+        and _native.in_memory(query, centers, values)
+        and _native.library() is not None
     )
-    resolved = torch.empty(1, dtype=torch.bool)
-    _run("dense", inputs, kernel, mean=found.mean, adjoint=found.adjoint, resolved=resolved)
-    if not resolved:
+
+
+def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridge: float) -> Tensor | None:
+    """Predictions `(Q, C)` of a problem that `suits`; `None` if it is not surely resolved or a number is not finite."""
+    scaled = _is_division(kernel, query.shape[1])
+    if not scaled:
+        if kernel.input_transform is not None:  # which may clip what is not finite
+            check_finite("centers", centers)
+            check_finite("query", query)
+        query, centers = kernel.embed(query), kernel.embed(centers)
+    fixed = _Fixed(kernel, scaled, ridge)
+    watched = needs_gradient(query, centers, values)
+    found = query.new_empty(len(query), values.shape[1])
+    adjoint = values.new_empty(values.shape) if watched else None
+    resolved = ctypes.c_uint8()
+    _run("dense", query, centers, values, fixed, mean=found, adjoint=adjoint, resolved=resolved)
+    if not resolved.value:
         return None
-    if not watched:
-        return found.mean
-    return _Mean.apply(*inputs, found, kernel, reference)  # type: ignore[no-any-return]
+    return _Mean.apply(query, centers, values, found, adjoint, fixed) if watched else found
+
+
+def _is_division(kernel: Kernel, features: int) -> bool:
+    """Whether all that `kernel.embed` does is to divide by a fixed lengthscale."""
+    scale = kernel.log_lengthscale
+    return (
+        kernel.input_transform is None
+        and type(kernel).embed is Kernel.embed
+        and scale.dtype == torch.float64
+        and (scale.ndim == 0 or len(scale) == features)
+        and scale.is_contiguous()
+        and scale.device.type == "cpu"
+        and not needs_gradient(scale)
+    )
 
 
 class _Mean(torch.autograd.Function):
     """The gradient of predictions that have been made."""
 
-    # With `setup_context` each call would look at the signature of `forward`, which takes longer than a small problem.
+    # With `setup_context` each call would inspect the signature of `forward`, which takes longer than a small problem.
     @staticmethod
     def forward(
-        ctx: Any,
-        query: Tensor,
-        centers: Tensor,
-        values: Tensor,
-        ridge: Tensor,
-        found: Predicted,
-        kernel: Kernel,
-        reference: Reference,
+        ctx: Any, query: Tensor, centers: Tensor, values: Tensor, found: Tensor, adjoint: Tensor, fixed: _Fixed
     ) -> Tensor:
-        ctx.kernel, ctx.reference = kernel, reference
-        ctx.save_for_backward(query, centers, values, ridge, found.adjoint)
-        return found.mean
+        ctx.fixed = fixed
+        ctx.save_for_backward(query, centers, values, adjoint)
+        return found.view_as(found)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, adjoint = ctx.saved_tensors
-        needs = ctx.needs_input_grad[:4]
+        query, centers, values, adjoint = ctx.saved_tensors
+        inputs, needs = (query, centers, values), ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
-            return *_by_autograd(inputs, grad, ctx.reference, needs), None, None, None
-        query, centers, values, ridge = inputs
-        shapes = (query, centers, values, query.new_empty(len(centers)) if needs[3] else ridge)
-        found = [torch.empty_like(t, memory_format=torch.contiguous_format) if n else None for t, n in zip(shapes, needs, strict=True)]
-        names = ("grad_query", "grad_centers", "grad_values", "grad_ridge")
-        wanted = {name: tensor for name, tensor in zip(names, found, strict=True) if tensor is not None}
-        _run("dense_gradient", inputs, ctx.kernel, adjoint=adjoint, grad_mean=grad, **wanted)
-        if found[3] is not None:
-            found[3] = found[3].sum_to_size(ridge.shape)
+            return *_by_autograd(inputs, grad, ctx.fixed, needs), None, None, None
+        found = [t.new_empty(t.shape) if need else None for t, need in zip(inputs, needs, strict=True)]
+        given = dict(zip(("grad_query", "grad_centers", "grad_values"), found, strict=True))
+        _run("dense_gradient", *inputs, ctx.fixed, adjoint=adjoint, grad_mean=grad, **given)
         return *found, None, None, None
 
 
-def _by_autograd(inputs: list[Tensor], grad: Tensor, reference: Reference, needs: tuple[bool, ...]) -> list[Tensor | None]:
-    with torch.enable_grad():
-        # Views give each input an edge of its own in the graph, even where two inputs are one tensor.
-        views = [tensor.view_as(tensor) for tensor in inputs]
-        result = reference(*views)
+def _by_autograd(inputs: tuple[Tensor, ...], grad: Tensor, fixed: _Fixed, needs: tuple[bool, ...]) -> list[Tensor | None]:
+    kernel, scaled, ridge = fixed
+    # Views give each input an edge of its own in the graph, even where two inputs are one tensor.
+    query, centers, values = views = [tensor.view_as(tensor) for tensor in inputs]
+    if scaled:
+        query, centers = kernel.embed(query), kernel.embed(centers)
+    result = by_torch(DenseProblem(query, centers, values, query.new_tensor(ridge), kernel, trend=False)).result
     wanted = [view for view, need in zip(views, needs, strict=True) if need]
     parts = iter(torch.autograd.grad(result, wanted, grad, create_graph=True, allow_unused=True))
     return [next(parts) if need else None for need in needs]
 
 
-def _run(name: str, inputs: Any, kernel: Kernel, **given: Tensor) -> None:
-    query, centers, values, ridge = inputs
+def _run(name: str, query: Tensor, centers: Tensor, values: Tensor, fixed: _Fixed, **more: Any) -> None:
+    kernel, scaled, ridge = fixed
     profile, parameters = PROFILES[type(kernel)]
-    tensors = {"query": query, "centers": centers, "values": values, **given}
-    plain = {key: _native.plain(tensor) for key, tensor in tensors.items() if tensor.numel()}
-    ridge = ridge.detach().resolve_neg()
+    number = NUMBERS[query.dtype](ridge)
+    resolved = more.pop("resolved", None)
+    # Named, so that copies live until the call has returned.
+    tensors = {"query": _native.plain(query), "centers": _native.plain(centers), "values": _native.plain(values)}
+    tensors |= {key: _native.plain(tensor) for key, tensor in more.items() if tensor is not None}
+    scale = kernel.log_lengthscale if scaled else None
     task = Task(
-        **{key: tensor.data_ptr() for key, tensor in plain.items()},
-        ridge=ridge.data_ptr(),
-        ridge_neighbor=ridge.stride(0) if ridge.ndim else 0,
+        **{key: tensor.data_ptr() for key, tensor in tensors.items()},
+        resolved=None if resolved is None else ctypes.addressof(resolved),
+        ridge=ctypes.addressof(number),
         cells=query.shape[0],
         neighbors=centers.shape[0],
         features=centers.shape[1],
         outputs=values.shape[1],
         profile=profile,
-        shape=tuple(parameters(kernel)),
-        trusted=UNRESOLVED[query.dtype] / torch.finfo(query.dtype).eps,
+        log_scales=None if scale is None else scale.data_ptr(),
+        scale_step=0 if scale is None else scale.ndim,
+        shape=parameters(kernel),
+        trusted=TRUSTED[query.dtype],
     )
     _native.call(name, query.dtype, task)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._native import Backend
 from .._precision import has_float64, working_dtype
 from ..errors import SolveError
 from ..kernels import Kernel
@@ -23,7 +22,6 @@ def solve_dense(
     ridge: Tensor,
     trend: bool,
     on_singular: str,
-    backend: Backend = "torch",
 ) -> Tensor:
     """`evaluate` in the working dtype; what is unresolved there in float64; what is unresolved there with a larger ridge."""
     dtype = working_dtype(query.dtype)
@@ -36,7 +34,6 @@ def solve_dense(
             ridge.to(dtype),
             kernel,
             trend,
-            backend,
         )
 
     result, resolved = evaluate(pose(dtype))

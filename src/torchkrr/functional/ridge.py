@@ -22,10 +22,10 @@ from .._checks import (
 )
 from .._native import Backend
 from .._precision import full_precision
-from ..core import dense
+from ..core import dense, fused_dense
 from ..core.unresolved_dense import solve_dense
 from ..distances import safe_sqrt
-from ..errors import InputError
+from ..errors import BackendError, InputError
 from ..kernels import Kernel, check_kernel
 from .local import OnSingular, Trend
 
@@ -72,9 +72,15 @@ def kernel_ridge(
         tensor([[5.],
                 [7.]])
     """
-    check_values(values, batched=True)
+    if backend != "torch" and trend is None and fused_dense.suits(query, centers, values, kernel, ridge):
+        found = fused_dense.mean(query, centers, values, kernel=kernel, ridge=float(ridge))
+        if found is not None:
+            return found
+    elif backend == "fused":
+        raise BackendError(f'backend="fused" cannot solve this: {fused_dense.WANTED}. backend="auto" takes the torch path then.')
     check_choice("backend", backend, ("auto", "fused", "torch"))
-    return _solve(dense.mean, query, centers, values, kernel, ridge, trend, on_singular, backend)
+    check_values(values, batched=True)
+    return _solve(dense.mean, query, centers, values, kernel, ridge, trend, on_singular)
 
 
 def cardinal_weights(
@@ -226,7 +232,6 @@ def _solve(
     ridge: float | Tensor,
     trend: Trend,
     on_singular: OnSingular,
-    backend: Backend = "torch",
 ) -> Tensor:
     check_points("centers", centers, batched=True)
     if query is None:
@@ -254,6 +259,5 @@ def _solve(
         ridge=torch.as_tensor(ridge, dtype=torch.float64, device=query.device),
         trend=trend is not None,
         on_singular=on_singular,
-        backend=backend,
     )
     return result.to(query.dtype)

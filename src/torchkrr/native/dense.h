@@ -28,20 +28,32 @@ template <class T> class Dense {
     const int64_t N, E, C, Q;
     const Radial<T, false> profile;
     Cell<T> cell;
-    const int64_t stride;  // of rows over the centers
-    Buffer<T> centers;     // [feature][center], as given: differences to queries are exact where they are small
+    const int64_t stride;          // of rows over the centers
+    Buffer<T> scales;              // [feature]
+    Buffer<T> points, queries;     // [center][feature], [query][feature]: embedded
+    Buffer<T> centers;             // [feature][center]: differences to queries are exact where they are small
 
     explicit Dense(const Task &task)
         : task(task), N(task.neighbors), E(task.features), C(task.outputs), Q(task.cells), profile(task.profile, task.shape),
-          cell(N, E, C), stride(cell.offset_stride), centers(E * stride) {
-        turn(at<T>(task.centers, 0), E, N, E, centers.data(), stride);
+          cell(N, E, C), stride(cell.offset_stride), scales(E), points(N * E), queries(Q * E), centers(E * stride) {
+        for (int64_t e = 0; e < E; ++e)
+            scales[e] = task.log_scales ? T(std::exp(task.log_scales[e * task.scale_step])) : T(1);
+        divided(at<T>(task.centers, 0), N, points.data());
+        divided(at<T>(task.query, 0), Q, queries.data());
+        turn(points.data(), E, N, E, centers.data(), stride);
+    }
+
+    // Points, or gradients of embedded points, over the scales.
+    void divided(const T *from, int64_t count, T *to) const {
+        for (int64_t i = 0; i < count; ++i)
+            for (int64_t e = 0; e < E; ++e) to[i * E + e] = from[i * E + e] / scales[e];
     }
 
     // A = U'U, and whether every query, wherever it is, can trust it: its weights are at most as long as 1 / sqrt(p_min).
     bool factor() {
         std::vector<int64_t> members(std::size_t(cell.columns), 0);
         std::iota(members.begin(), members.begin() + N, 0);
-        cell.gather(at<T>(task.centers, 0), members.data(), at<T>(task.centers, 0));
+        cell.gather(points.data(), members.data(), points.data());
         cell.center();
         cell.gram();
         return cell.factor(profile, at<T>(task.ridge, 0), task.ridge_neighbor) &&
@@ -61,7 +73,7 @@ template <class T> class Dense {
     // Squared distances of queries first, ..., first + ROWS - 1 to all centers, [query][center]; those past the last repeat it.
     void squares(int64_t first, T *out) const {
         const T *query[ROWS];
-        for (int r = 0; r < ROWS; ++r) query[r] = at<T>(task.query, std::min(first + r, Q - 1) * E);
+        for (int r = 0; r < ROWS; ++r) query[r] = queries.data() + std::min(first + r, Q - 1) * E;
         for (int64_t j = 0; j < cell.columns; j += W) {
             Vec<T> sums[ROWS] = {};
             for (int64_t e = 0; e < E; ++e) {
@@ -137,7 +149,8 @@ template <class T> class DenseSolver : Dense<T> {
 // that of A is -(B alpha' + alpha B') / 2. Distances as in backward.py.
 template <class T> class DenseGradient : Dense<T> {
     using Base = Dense<T>;
-    using Base::C, Base::cell, Base::centers, Base::E, Base::map, Base::N, Base::profile, Base::Q, Base::stride, Base::task;
+    using Base::C, Base::cell, Base::centers, Base::E, Base::map, Base::N, Base::profile, Base::Q, Base::queries, Base::scales,
+        Base::stride, Base::task;
     static constexpr int64_t W = WIDTH<T>;
     const Radial<T, true> slope;
     Buffer<T> alpha, alpha_turned, solved_turned;  // [center][output], [output][center]
@@ -173,14 +186,11 @@ template <class T> class DenseGradient : Dense<T> {
             collect(round_up(count, ROWS));
             if (points) move(q, count);
         }
-        if (!task.grad_values && !task.grad_centers && !task.grad_ridge) return;
+        if (!task.grad_values && !task.grad_centers) return;
         this->factor();  // as in the forward pass, where it was sound
         this->solve(sides.data(), cell.width);
-        for (int64_t i = 0; i < N; ++i) {
-            const T *solved = cell.solution.data() + i * cell.width, *own = alpha.data() + i * cell.width;
-            if (T *grad = at<T>(task.grad_values, i * C)) std::copy_n(solved, C, grad);
-            if (T *grad = at<T>(task.grad_ridge, i)) *grad = -std::inner_product(solved, solved + C, own, T(0));
-        }
+        for (int64_t i = 0; i < N; ++i)
+            if (T *grad = at<T>(task.grad_values, i * C)) std::copy_n(cell.solution.data() + i * cell.width, C, grad);
         if (task.grad_centers) spread();
     }
 
@@ -215,7 +225,7 @@ template <class T> class DenseGradient : Dense<T> {
     // What `count` queries from `first` on give to themselves and to the centers.
     void move(int64_t first, int64_t count) const {
         for (int64_t r = 0; r < count; ++r) {
-            const T *query = at<T>(task.query, (first + r) * E), *pull = pulls.data() + r * stride;
+            const T *query = queries.data() + (first + r) * E, *pull = pulls.data() + r * stride;
             for (int64_t e = 0; e < E; ++e) {
                 Vec<T> sums{};
                 for (int64_t j = 0; j < cell.columns; j += W) {
@@ -224,7 +234,7 @@ template <class T> class DenseGradient : Dense<T> {
                     store(out, load(out) + force);
                     sums -= force;
                 }
-                if (T *grad = at<T>(task.grad_query, (first + r) * E)) grad[e] = total<T>(sums);
+                if (T *grad = at<T>(task.grad_query, (first + r) * E)) grad[e] = total<T>(sums) / scales[e];
             }
         }
     }
@@ -247,7 +257,9 @@ template <class T> class DenseGradient : Dense<T> {
                     }
             }
         });
-        turn(moved.data(), stride, E, N, at<T>(task.grad_centers, 0), E);
+        T *grad = at<T>(task.grad_centers, 0);
+        turn(moved.data(), stride, E, N, grad, E);
+        this->divided(grad, N, grad);
     }
 
     // -(B alpha' + alpha B')_ij phi'(d_ij) / d_ij, all of it, and its row sums.

@@ -66,8 +66,10 @@ class KernelRidge(SupportLayer):
         self.backend: Backend = backend
 
     def forward(self, query: Tensor) -> Tensor:
-        rows = kernel_ridge(self._flat(query), self.centers, self.values, backend=self.backend, **self._choices())
-        return rows.reshape(*query.shape[:-1], self.out_features)
+        flat = isinstance(query, Tensor) and query.ndim == 2
+        rows = query if flat else self._flat(query)
+        found = kernel_ridge(rows, self.centers, self.values, backend=self.backend, **self._choices())
+        return found if flat else found.reshape(*query.shape[:-1], self.out_features)
 
     def power_function(self, query: Tensor) -> Tensor:
         """The error indicator, `(*, D)` to `(*,)`."""
