@@ -36,6 +36,7 @@ class Task(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("grad_query", "grad_centers", "grad_values", "grad_ridge")),
         *((name, ctypes.c_int64) for name in ("cells", "neighbors", "features", "outputs", "ridge_cell", "ridge_neighbor")),
         *((name, ctypes.c_int64) for name in ("threads", "profile", "trend", "path")),
+        ("factor", ctypes.c_void_p),
         ("log_scales", ctypes.c_void_p),
         ("scale_step", ctypes.c_int64),
         ("shape", ctypes.c_double * 2),

@@ -38,6 +38,9 @@ WANTED = (
 )
 
 
+GRADIENTS = ("grad_query", "grad_centers", "grad_values")
+
+
 class _Fixed(NamedTuple):
     """What has no gradient here."""
 
@@ -82,12 +85,12 @@ def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridg
     fixed = _Fixed(kernel, scaled, ridge)
     watched = needs_gradient(query, centers, values)
     found = query.new_empty(len(query), values.shape[1])
-    adjoint = values.new_empty(values.shape) if watched else None
+    kept = {"adjoint": values.new_empty(values.shape), "factor": values.new_empty(len(values), len(values))} if watched else {}
     resolved = ctypes.c_uint8()
-    _run("dense", query, centers, values, fixed, mean=found, adjoint=adjoint, resolved=resolved)
+    _run("dense", query, centers, values, fixed, resolved, mean=found, **kept)
     if not resolved.value:
         return None
-    return _Mean.apply(query, centers, values, found, adjoint, fixed) if watched else found
+    return _Mean.apply(query, centers, values, found, kept, fixed) if watched else found
 
 
 def _is_division(kernel: Kernel, features: int) -> bool:
@@ -110,22 +113,21 @@ class _Mean(torch.autograd.Function):
     # With `setup_context` each call would inspect the signature of `forward`, which takes longer than a small problem.
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, centers: Tensor, values: Tensor, found: Tensor, adjoint: Tensor, fixed: _Fixed
+        ctx: Any, query: Tensor, centers: Tensor, values: Tensor, found: Tensor, kept: dict[str, Tensor], fixed: _Fixed
     ) -> Tensor:
         ctx.fixed = fixed
-        ctx.save_for_backward(query, centers, values, adjoint)
+        ctx.save_for_backward(query, centers, values, kept["adjoint"], kept["factor"])
         return found.view_as(found)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, centers, values, adjoint = ctx.saved_tensors
+        query, centers, values, adjoint, factor = ctx.saved_tensors
         inputs, needs = (query, centers, values), ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
             return *_by_autograd(inputs, grad, ctx.fixed, needs), None, None, None
-        found = [t.new_empty(t.shape) if need else None for t, need in zip(inputs, needs, strict=True)]
-        given = dict(zip(("grad_query", "grad_centers", "grad_values"), found, strict=True))
-        _run("dense_gradient", *inputs, ctx.fixed, adjoint=adjoint, grad_mean=grad, **given)
-        return *found, None, None, None
+        found = {name: t.new_empty(t.shape) for name, t, need in zip(GRADIENTS, inputs, needs, strict=True) if need}
+        _run("dense_gradient", *inputs, ctx.fixed, adjoint=adjoint, factor=factor, grad_mean=grad, **found)
+        return *map(found.get, GRADIENTS), None, None, None
 
 
 def _by_autograd(inputs: tuple[Tensor, ...], grad: Tensor, fixed: _Fixed, needs: tuple[bool, ...]) -> list[Tensor | None]:
@@ -140,17 +142,27 @@ def _by_autograd(inputs: tuple[Tensor, ...], grad: Tensor, fixed: _Fixed, needs:
     return [next(parts) if need else None for need in needs]
 
 
-def _run(name: str, query: Tensor, centers: Tensor, values: Tensor, fixed: _Fixed, **more: Any) -> None:
+def _run(
+    name: str,
+    query: Tensor,
+    centers: Tensor,
+    values: Tensor,
+    fixed: _Fixed,
+    resolved: ctypes.c_uint8 | None = None,
+    **more: Tensor,
+) -> None:
     kernel, scaled, ridge = fixed
     profile, parameters = PROFILES[type(kernel)]
     number = NUMBERS[query.dtype](ridge)
-    resolved = more.pop("resolved", None)
-    # Named, so that copies live until the call has returned.
-    tensors = {"query": _native.plain(query), "centers": _native.plain(centers), "values": _native.plain(values)}
-    tensors |= {key: _native.plain(tensor) for key, tensor in more.items() if tensor is not None}
+    plain = _native.plain
+    tensors = [plain(query), plain(centers), plain(values), *map(plain, more.values())]  # copies live until the call is over
+    addresses = [tensor.data_ptr() for tensor in tensors]
     scale = kernel.log_lengthscale if scaled else None
     task = Task(
-        **{key: tensor.data_ptr() for key, tensor in tensors.items()},
+        **dict(zip(more, addresses[3:], strict=True)),
+        query=addresses[0],
+        centers=addresses[1],
+        values=addresses[2],
         resolved=None if resolved is None else ctypes.addressof(resolved),
         ridge=ctypes.addressof(number),
         cells=query.shape[0],

@@ -49,13 +49,17 @@ template <class T> class Dense {
             for (int64_t e = 0; e < E; ++e) to[i * E + e] = from[i * E + e] / scales[e];
     }
 
-    // A = U'U, and whether every query, wherever it is, can trust it: its weights are at most as long as 1 / sqrt(p_min).
-    bool factor() {
+    void gather() {
         std::vector<int64_t> members(std::size_t(cell.columns), 0);
         std::iota(members.begin(), members.begin() + N, 0);
         cell.gather(points.data(), members.data(), points.data());
         cell.center();
         cell.gram();
+    }
+
+    // A = U'U, and whether every query, wherever it is, can trust it: its weights are at most as long as 1 / sqrt(p_min).
+    bool factor() {
+        gather();
         return cell.factor(profile, at<T>(task.ridge, 0), task.ridge_neighbor) &&
                task.trusted * double(cell.smallest_pivot) * std::sqrt(double(cell.smallest_pivot)) >= 1;
     }
@@ -70,10 +74,10 @@ template <class T> class Dense {
         cell.back_substitute(C);
     }
 
-    // Squared distances of queries first, ..., first + ROWS - 1 to all centers, [query][center]; those past the last repeat it.
-    void squares(int64_t first, T *out) const {
+    // Squared distances of ROWS queries to all centers, [query][center]; fewer than ROWS are filled up by the last one.
+    void squares(const int64_t *which, int64_t count, T *out) const {
         const T *query[ROWS];
-        for (int r = 0; r < ROWS; ++r) query[r] = queries.data() + std::min(first + r, Q - 1) * E;
+        for (int64_t r = 0; r < ROWS; ++r) query[r] = queries.data() + which[std::min(r, count - 1)] * E;
         for (int64_t j = 0; j < cell.columns; j += W) {
             Vec<T> sums[ROWS] = {};
             for (int64_t e = 0; e < E; ++e) {
@@ -122,10 +126,13 @@ template <class T> class DenseSolver : Dense<T> {
             const T *solved = cell.solution.data() + i * cell.width;
             if (!all_finite(solved, cell.width)) return;
             if (T *adjoint = at<T>(task.adjoint, i * C)) std::copy_n(solved, C, adjoint);
+            if (T *upper = at<T>(task.factor, i * N)) std::copy_n(cell.matrix.data() + i * cell.stride, N, upper);
         }
+        int64_t which[ROWS];
         const Buffer<T> rows(ROWS * stride);
         for (int64_t q = 0; q < Q; q += ROWS) {
-            this->squares(q, rows.data());
+            std::iota(which, which + ROWS, q);
+            this->squares(which, Q - q, rows.data());
             if (!all_finite(rows.data(), ROWS * stride)) return;
             map(profile, rows.data());
             predict(q, rows.data());
@@ -167,15 +174,17 @@ template <class T> class DenseGradient : Dense<T> {
     }
 
     void run() {
+        const std::vector<int64_t> reached = this->reached();
+        const int64_t total = int64_t(reached.size());
         const bool points = task.grad_query || task.grad_centers;
-        for (int64_t q = 0; q < Q; q += TOGETHER) {
-            const int64_t count = std::min(TOGETHER, Q - q);
-            std::fill_n(arriving.data(), TOGETHER * cell.width, T(0));  // so that queries past the last count for nothing
+        for (int64_t q = 0; q < total; q += TOGETHER) {
+            const int64_t count = std::min(TOGETHER, total - q), *which = reached.data() + q;
+            std::fill_n(arriving.data(), TOGETHER * cell.width, T(0));  // so that rows past the last count for nothing
             for (int64_t r = 0; r < count; ++r)
-                std::copy_n(at<T>(task.grad_mean, (q + r) * C), C, arriving.data() + r * cell.width);
+                std::copy_n(at<T>(task.grad_mean, which[r] * C), C, arriving.data() + r * cell.width);
             for (int64_t r = 0; r < count; r += ROWS) {
                 T *row = rows.data() + r * stride, *pull = pulls.data() + r * stride;
-                this->squares(q + r, row);
+                this->squares(which + r, count - r, row);
                 std::copy_n(row, ROWS * stride, pull);
                 map(profile, row);
                 if (points) {
@@ -184,10 +193,10 @@ template <class T> class DenseGradient : Dense<T> {
                 }
             }
             collect(round_up(count, ROWS));
-            if (points) move(q, count);
+            if (points) move(which, count);
         }
         if (!task.grad_values && !task.grad_centers) return;
-        this->factor();  // as in the forward pass, where it was sound
+        restore();
         this->solve(sides.data(), cell.width);
         for (int64_t i = 0; i < N; ++i)
             if (T *grad = at<T>(task.grad_values, i * C)) std::copy_n(cell.solution.data() + i * cell.width, C, grad);
@@ -195,6 +204,27 @@ template <class T> class DenseGradient : Dense<T> {
     }
 
   private:
+    // The queries whose predictions a gradient arrives at: often one part of a batch only.
+    std::vector<int64_t> reached() const {
+        std::vector<int64_t> found;
+        for (int64_t q = 0; q < Q; ++q) {
+            const T *row = at<T>(task.grad_mean, q * C);
+            if (std::any_of(row, row + C, [](T g) { return g != 0; })) {
+                found.push_back(q);
+            } else if (T *grad = at<T>(task.grad_query, q * E)) {
+                std::fill_n(grad, E, T(0));
+            }
+        }
+        return found;
+    }
+
+    void restore() {
+        for (int64_t i = 0; i < N; ++i) {
+            std::copy_n(at<T>(task.factor, i * N), N, cell.matrix.data() + i * cell.stride);
+            cell.inverse[i] = 1 / cell.matrix[i * cell.stride + i];
+        }
+    }
+
     // The slopes of ROWS queries times alpha G'.
     void weigh(int64_t first, T *pull) const {
         tiles<T>(0, cell.columns, [&](auto n, int64_t j) {
@@ -222,10 +252,10 @@ template <class T> class DenseGradient : Dense<T> {
             });
     }
 
-    // What `count` queries from `first` on give to themselves and to the centers.
-    void move(int64_t first, int64_t count) const {
+    // What these queries give to themselves and to the centers.
+    void move(const int64_t *which, int64_t count) const {
         for (int64_t r = 0; r < count; ++r) {
-            const T *query = queries.data() + (first + r) * E, *pull = pulls.data() + r * stride;
+            const T *query = queries.data() + which[r] * E, *pull = pulls.data() + r * stride;
             for (int64_t e = 0; e < E; ++e) {
                 Vec<T> sums{};
                 for (int64_t j = 0; j < cell.columns; j += W) {
@@ -234,7 +264,7 @@ template <class T> class DenseGradient : Dense<T> {
                     store(out, load(out) + force);
                     sums -= force;
                 }
-                if (T *grad = at<T>(task.grad_query, (first + r) * E)) grad[e] = total<T>(sums) / scales[e];
+                if (T *grad = at<T>(task.grad_query, which[r] * E)) grad[e] = total<T>(sums) / scales[e];
             }
         }
     }
@@ -242,7 +272,7 @@ template <class T> class DenseGradient : Dense<T> {
     // What the centers give each other; then all that they get, into the gradient.
     void spread() {
         turn(cell.solution.data(), cell.width, N, C, solved_turned.data(), stride);
-        cell.gram();
+        this->gather();
         coefficients();
         tiles<T>(0, cell.columns, [&](auto n, int64_t j) {
             for (int64_t e = 0; e < E; e += ROWS) {
