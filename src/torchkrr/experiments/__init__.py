@@ -1,0 +1,1 @@
+"""Experiments on real data and games, with records and reports."""
