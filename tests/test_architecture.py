@@ -34,7 +34,7 @@ RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 # Inside a folder, files are ordered too.
 ORDERED_FOLDERS = {
     "core": [
-        *("factor", "cells", "solve", "backward", "sharing", "fused", "local", "dense"),
+        *("factor", "cells", "solve", "backward", "sharing", "fused", "local", "dense", "fused_dense"),
         *("unresolved", "unresolved_dense", "expansion"),
     ],
     "neighbors": ["fused_search", "selection", "base", "exact", "streamed", "faiss_index", "recall", "auto"],
@@ -64,6 +64,11 @@ ORDERED_FOLDERS = {
         "classifier",
         "loading",
         "left_out",
+    ],
+    "models": ["q_network"],
+    "experiments": [
+        *("lander_config", "lander_games", "lander_replay", "lander_agent", "lander_training", "lander_records"),
+        *("lander_runs", "lander_report", "lander_figure", "lander_watch", "lander_study"),
     ],
     "commands": ["tables", "values", "features", "targets", "scores", "writing", "fit", "predict", "evaluate"],
 }
@@ -138,9 +143,13 @@ def test_core_needs_only_torch_and_numpy():
         "os",
     }
     standard |= {
+        "multiprocessing",
         "pathlib",
+        "platform",
+        "queue",
         "re",
         "secrets",
+        "shlex",
         "signal",
         "stat",
         "sys",

@@ -25,7 +25,9 @@ from .errors import KernelRidgeError
 Args = argparse.Namespace
 Parser = argparse.ArgumentParser
 # Commands with a module of their own in `options`, which has `add_arguments(parser)` and `run(args)`: name -> help.
-EXPERIMENTS: dict[str, str] = {}
+EXPERIMENTS: dict[str, str] = {
+    "lander": "Learn to land: Double DQN with and without kernels, on games of Gymnasium.",
+}
 LABELS = {"rmse": "RMSE", "mae": "MAE", "r2": "R2", "nll": "NLL", "coverage90": "coverage of 90 %", "log_loss": "log-loss"}
 
 

@@ -33,8 +33,8 @@ MOST_CENTERS, MOST_FEATURES = 192, 64
 NUMBERS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 TRUSTED = {dtype: limit / torch.finfo(dtype).eps for dtype, limit in UNRESOLVED.items()}
 WANTED = (
-    f"it takes at most {MOST_CENTERS} centers of at most {MOST_FEATURES} features, in float32 or float64 on the CPU, without "
-    "leading dimensions, a kernel of torchkrr.kernels with a fixed profile, and a number as ridge"
+    f"it takes at most {MOST_CENTERS} centers of at most {MOST_FEATURES} features, in float32 or float64 on the CPU, "
+    "without leading dimensions, a kernel of torchkrr.kernels with a fixed profile, and a number as ridge"
 )
 
 
@@ -85,7 +85,9 @@ def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridg
     fixed = _Fixed(kernel, scaled, ridge)
     watched = needs_gradient(query, centers, values)
     found = query.new_empty(len(query), values.shape[1])
-    kept = {"adjoint": values.new_empty(values.shape), "factor": values.new_empty(len(values), len(values))} if watched else {}
+    kept: dict[str, Tensor] = {}
+    if watched:
+        kept = {"adjoint": values.new_empty(values.shape), "factor": values.new_empty(len(values), len(values))}
     resolved = ctypes.c_uint8()
     _run("dense", query, centers, values, fixed, resolved, mean=found, **kept)
     if not resolved.value:

@@ -1,6 +1,7 @@
 r"""Double DQN: the online network chooses the next action, the target network says what it is worth.
 
-$$ \inf_\theta\ \mathbb E\,\mathcal L\bigl(r + \gamma\,Q(s', \arg\max_{a'} Q(s', a'; \theta); \theta^-) - Q(s, a; \theta)\bigr) $$
+$$ \inf_\theta\ \mathbb E\,\mathcal L\bigl(r + \gamma\,Q(s', a^*; \theta^-) - Q(s, a; \theta)\bigr), \qquad
+   a^* = \arg\max_{a'} Q(s', a'; \theta) $$
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from .lander_games import Game, random_policy_states
 from .lander_replay import Batch
 
 
-def double_dqn_target(online_next: Tensor, target_next: Tensor, rewards: Tensor, going_on: Tensor, discount: float) -> Tensor:
+def double_dqn_target(
+    online_next: Tensor, target_next: Tensor, rewards: Tensor, going_on: Tensor, discount: float
+) -> Tensor:
     """Rewards plus the discounted value of the next state, `(b,)`; the action is the online network's choice.
 
     Shape:

@@ -70,8 +70,9 @@ class Config:
         for name in ("discount", "polyak", "epsilon_start", "epsilon_end"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} must lie between 0 and 1, got {getattr(self, name)}.")
-        if self.seed < 0 or self.evaluation_episodes < 0:
-            raise InputError(f"seed and evaluation_episodes must not be negative, got {self.seed}, {self.evaluation_episodes}.")
+        for name in ("seed", "evaluation_episodes", "ridge", "gromov_monge", "weight_decay", "kernel_weight_decay"):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"{name} must not be negative, got {getattr(self, name)}.")
         if self.batch_size > self.replay_size:
             raise InputError(f"batch_size ({self.batch_size}) must not exceed replay_size ({self.replay_size}).")
         if self.agent == "dqk" and self.random_states < self.num_centers:

@@ -37,10 +37,10 @@ def finished(folder: pathlib.Path, config: Config) -> Record | None:
         return None
     try:
         record: Record = json.loads(path.read_text())
-        same = Config(**record["config"]) == dataclasses.replace(config, checkpoint_every=record["config"]["checkpoint_every"])
+        found = Config(**record["config"])
     except (ValueError, TypeError, KeyError):
         raise FileError(f"{path} is not the record of a run. Remove it, or choose another folder.") from None
-    return record if same else None
+    return record if dataclasses.replace(found, checkpoint_every=config.checkpoint_every) == config else None
 
 
 def make_record(run: Run, evaluation: list[float]) -> Record:

@@ -23,7 +23,12 @@ WAIT = 0.2  # seconds between looks at the processes
 
 
 def run_all(
-    configs: Sequence[Config], folder: pathlib.Path, *, processes: int = 1, seconds: float | None = None, progress: bool = False
+    configs: Sequence[Config],
+    folder: pathlib.Path,
+    *,
+    processes: int = 1,
+    seconds: float | None = None,
+    progress: bool = False,
 ) -> list[Record]:
     """The records of these runs, in order; what is finished is read, what was begun goes on.
 
@@ -77,7 +82,7 @@ def _going_on(process: Any, messages: Any) -> bool:
     process.join()
     if process.exitcode:
         failure = _failure(messages)
-        raise KernelRidgeError(failure or f"A run ended with exit code {process.exitcode}. The same command goes on with it.")
+        raise KernelRidgeError(failure or f"A run ended with exit code {process.exitcode}. Run the same command again.")
     return False
 
 
@@ -115,8 +120,8 @@ def _work(config: Config, folder: pathlib.Path, messages: Any) -> None:
             raise SystemExit(1)  # nobody is waiting; the last checkpoint stands
         rewards.append(episode.reward)
         mean, rate = running_mean(rewards)[-1], episode.moves / episode.seconds
-        note = f"{config.label} seed {config.seed}: game {number}, reward {episode.reward:.0f}, mean {mean:.0f}, {rate:.0f} steps/s"
-        messages.put((number - shown, note))
+        of_game = f"game {number}, reward {episode.reward:.0f}, mean {mean:.0f}, {rate:.0f} steps/s"
+        messages.put((number - shown, f"{config.label} seed {config.seed}: {of_game}"))
         shown = number
 
     try:

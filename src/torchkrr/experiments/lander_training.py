@@ -1,7 +1,7 @@
 """One run: games played and learned from, with checkpoints from which an interrupted run goes on as if it had not been.
 
-All randomness of an episode comes from the seed of the run and the number of the episode, so a checkpoint between two episodes
-is complete.
+All randomness of an episode comes from the seed of the run and the number of the episode, so a checkpoint between two
+episodes is complete.
 """
 
 from __future__ import annotations
@@ -112,6 +112,11 @@ class Run:
         if different:
             raise FileError(
                 f"{self.path} is a checkpoint of another run: {'; '.join(different)}. Choose another folder, or remove it."
+            )
+        if len(state["episodes"]) > self.config.episodes:
+            raise FileError(
+                f"{self.path} has {len(state['episodes'])} games, more than the {self.config.episodes} asked for. "
+                "Choose another folder, or remove it."
             )
         self.agent.load_state_dict(state["agent"])
         self.replay.load_state_dict(state["replay"])

@@ -77,7 +77,7 @@ def kernel_ridge(
         if found is not None:
             return found
     elif backend == "fused":
-        raise BackendError(f'backend="fused" cannot solve this: {fused_dense.WANTED}. backend="auto" takes the torch path then.')
+        raise BackendError(f'backend="fused" cannot solve this: {fused_dense.WANTED}. backend="auto" lets torch do it.')
     check_choice("backend", backend, ("auto", "fused", "torch"))
     check_values(values, batched=True)
     return _solve(dense.mean, query, centers, values, kernel, ridge, trend, on_singular)
