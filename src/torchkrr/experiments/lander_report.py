@@ -60,10 +60,10 @@ def report(records: Sequence[Record], command: str) -> str:
         f"Made by `{command}`; records in `lander.jsonl`.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in first["versions"].items()) + ".",
         "Means over seeds, with the range over seeds in brackets. *Solved* is the first game after which the mean of "
-        f"{WINDOW} games is above {level}. A *step* is one of the optimizer, sampling included; a *move* has the game and the "
-        "choice of an action as well.",
+        f"{WINDOW} games is above {level}. A *step* is one of the optimizer, sampling included; a *move* has the game and "
+        "the choice of an action as well.",
         "",
-        f"| agent | seeds | games | all games | last {WINDOW} games | evaluation | solved | parameters | ms per step | per move |",
+        f"| agent | seeds | games | all games | last {WINDOW} | evaluation | solved | parameters | ms per step | per move |",
         "|---" * 10 + "|",
     ]
     for label, runs in groups.items():

@@ -72,13 +72,15 @@ def kernel_ridge(
         tensor([[5.],
                 [7.]])
     """
+    check_choice("trend", trend, (None, "constant"))
+    check_choice("on_singular", on_singular, ("warn", "raise"))
+    check_choice("backend", backend, ("auto", "fused", "torch"))
     if backend != "torch" and trend is None and fused_dense.suits(query, centers, values, kernel, ridge):
         found = fused_dense.mean(query, centers, values, kernel=kernel, ridge=float(ridge))
         if found is not None:
             return found
     elif backend == "fused":
         raise BackendError(f'backend="fused" cannot solve this: {fused_dense.WANTED}. backend="auto" lets torch do it.')
-    check_choice("backend", backend, ("auto", "fused", "torch"))
     check_values(values, batched=True)
     return _solve(dense.mean, query, centers, values, kernel, ridge, trend, on_singular)
 
