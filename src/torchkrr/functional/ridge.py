@@ -68,7 +68,7 @@ def kernel_ridge(
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])
-        >>> kernel_ridge(x, x, torch.tensor([[5.0], [7.0]]), kernel=Exponential())
+        >>> kernel_ridge(x, x, torch.tensor([[5.0], [7.0]]), kernel=Exponential()).round(decimals=5)
         tensor([[5.],
                 [7.]])
     """
