@@ -3,8 +3,8 @@
     pip install ".[rl]" stable-baselines3
     python examples/stable_baselines3_kernel.py --steps 50000
 
-`features_extractor_class` is where Stable-Baselines3 takes other networks. Here it is the first layer of the kernel agent: a linear
-layer and ReLU, plus a kernel ridge regressor that starts at zero. The policy stays as it is.
+`features_extractor_class` is where Stable-Baselines3 takes other networks. Here it is the first layer of the kernel agent: a
+linear layer and ReLU, plus a kernel ridge regressor that starts at zero. The policy stays as it is.
 """
 
 from __future__ import annotations

@@ -179,15 +179,6 @@ def test_mistakes_are_told(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("agent", ["dqn", "dqk"])
-def test_cartpole_is_solved(tmp_path, agent):
-    if not os.environ.get("TORCHKRR_LONG"):
-        pytest.skip("minutes; set TORCHKRR_LONG=1, or see docs/results/cartpole.md")
-    record = run_one(Config(agent=agent, environment="CartPole-v1", episodes=300), tmp_path)
-    assert sum(record["evaluation"]) / len(record["evaluation"]) >= 475
-
-
 def test_recorded_runs_can_be_read():
     """Records in the documentation are what this version writes."""
     from torchkrr.experiments.lander_report import report
