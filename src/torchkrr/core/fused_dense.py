@@ -28,13 +28,15 @@ from .dense import mean as by_torch
 from .factor import UNRESOLVED
 from .fused import PROFILES
 
-# Centers and features up to which one core, in its cache, is faster than torch with its blocked products.
+# Up to these sizes one core, in its cache, is faster than torch with its blocked products on several.
 MOST_CENTERS, MOST_FEATURES = 192, 64
+MOST_WORK = 1 << 23  # multiplications of the predictions
 NUMBERS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 TRUSTED = {dtype: limit / torch.finfo(dtype).eps for dtype, limit in UNRESOLVED.items()}
 WANTED = (
-    f"it takes at most {MOST_CENTERS} centers of at most {MOST_FEATURES} features, in float32 or float64 on the CPU, "
-    "without leading dimensions, a kernel of torchkrr.kernels with a fixed profile, and a number as ridge"
+    f"it takes at most {MOST_CENTERS} centers of at most {MOST_FEATURES} features, {MOST_WORK} products of queries, centers "
+    "and features or outputs, float32 or float64 on the CPU without leading dimensions, a kernel of torchkrr.kernels with a "
+    "fixed profile, and a number as ridge"
 )
 
 
@@ -66,6 +68,7 @@ def suits(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any) -> boo
         and 0 < features <= MOST_FEATURES
         and num_queries > 0
         and outputs > 0
+        and num_queries * num_centers * (features + outputs) <= MOST_WORK
         and not (PROFILES[type(kernel)][1](kernel) and kernel.learned_in_profile())
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
