@@ -105,6 +105,15 @@ def test_queries_without_a_gradient_do_not_matter():
     assert float(picked[0][1::7].abs().max()) == 0
 
 
+def test_predictions_can_be_changed_in_place():
+    query, centers, values = (tensor.requires_grad_() for tensor in problem((9, 8, 2, 2)))
+    choices = {"kernel": kernels.Exponential(), "ridge": 0.1}
+    changed = F.kernel_ridge(query, centers, values, backend="fused", **choices).relu_()
+    expected = F.kernel_ridge(query, centers, values, backend="torch", **choices).relu()
+    inputs = (query, centers, values)
+    torch.testing.assert_close(torch.autograd.grad(changed.sum(), inputs), torch.autograd.grad(expected.sum(), inputs))
+
+
 def test_learned_lengthscale_and_transform_keep_their_gradient():
     query, centers, values = problem((9, 8, 2, 2))
     transform = transforms.StandardMean().fit(centers)

@@ -195,6 +195,7 @@ def test_study_has_every_variant_asked_for():
         ({"discount": 1.5}, "discount must lie between 0 and 1"),
         ({"batch_size": 10, "replay_size": 5}, "batch_size"),
         ({"num_centers": 64, "random_states": 10}, "random_states"),
+        ({"variant": "../other"}, "variant is part of file names"),
         ({"seed": -1}, "seed must not be negative"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
     ],

@@ -168,6 +168,7 @@ def test_command_writes_report_figure_and_animation(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--set", "speed=3"], "--set takes NAME=VALUE with a name among"),
+        (["--set", "seed=3"], "--set takes NAME=VALUE with a name among"),
         (["--set", "hidden=many"], "--set hidden takes a value such as 64"),
         (["--study", "--variants", "best"], "There is no variant 'best'. Choose among dqn, dqk"),
         (["--watch", "missing.pt"], "There is no checkpoint at missing.pt"),
@@ -184,7 +185,7 @@ def test_recorded_runs_can_be_read():
     from torchkrr.experiments.lander_report import report
 
     folder = pathlib.Path(__file__).parents[2] / "docs" / "results"
-    for path in sorted(folder.glob("lander*.jsonl")):
+    for path in sorted((*folder.glob("lander*.jsonl"), *folder.glob("cartpole*.jsonl"))):
         records = [json.loads(line) for line in path.read_text().splitlines()]
         assert all(Config(**record["config"]).episodes == len(record["rewards"]) for record in records)
         assert "| agent |" in report(records, "command")

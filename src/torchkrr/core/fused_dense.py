@@ -59,7 +59,7 @@ def suits(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any) -> boo
         if not isinstance(tensor, Tensor) or tensor.ndim != 2 or tensor.device.type != "cpu":
             return False
     (num_queries, features), (num_centers, features_too), (num_values, outputs) = query.shape, centers.shape, values.shape
-    return (
+    return bool(
         query.dtype in NUMBERS
         and query.dtype == centers.dtype == values.dtype
         and features == features_too
@@ -87,15 +87,14 @@ def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridg
         query, centers = kernel.embed(query), kernel.embed(centers)
     fixed = _Fixed(kernel, scaled, ridge)
     watched = needs_gradient(query, centers, values)
-    found = query.new_empty(len(query), values.shape[1])
-    kept: dict[str, Tensor] = {}
+    found = {"mean": query.new_empty(len(query), values.shape[1])}
     if watched:
-        kept = {"adjoint": values.new_empty(values.shape), "factor": values.new_empty(len(values), len(values))}
+        found |= {"adjoint": values.new_empty(values.shape), "factor": values.new_empty(len(values), len(values))}
     resolved = ctypes.c_uint8()
-    _run("dense", query, centers, values, fixed, resolved, mean=found, **kept)
+    _run("dense", query, centers, values, fixed, resolved, **found)
     if not resolved.value:
         return None
-    return _Mean.apply(query, centers, values, found, kept, fixed) if watched else found
+    return _Mean.apply(query, centers, values, found, fixed) if watched else found["mean"]  # type: ignore[no-any-return]
 
 
 def _is_division(kernel: Kernel, features: int) -> bool:
@@ -117,22 +116,20 @@ class _Mean(torch.autograd.Function):
 
     # With `setup_context` each call would inspect the signature of `forward`, which takes longer than a small problem.
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, centers: Tensor, values: Tensor, found: Tensor, kept: dict[str, Tensor], fixed: _Fixed
-    ) -> Tensor:
+    def forward(ctx: Any, query: Tensor, centers: Tensor, values: Tensor, found: dict[str, Tensor], fixed: _Fixed) -> Tensor:
         ctx.fixed = fixed
-        ctx.save_for_backward(query, centers, values, kept["adjoint"], kept["factor"])
-        return found.view_as(found)
+        ctx.save_for_backward(query, centers, values, found["adjoint"], found["factor"])
+        return found["mean"]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, centers, values, adjoint, factor = ctx.saved_tensors
         inputs, needs = (query, centers, values), ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
-            return *_by_autograd(inputs, grad, ctx.fixed, needs), None, None, None
+            return *_by_autograd(inputs, grad, ctx.fixed, needs), None, None
         found = {name: t.new_empty(t.shape) for name, t, need in zip(GRADIENTS, inputs, needs, strict=True) if need}
         _run("dense_gradient", *inputs, ctx.fixed, adjoint=adjoint, factor=factor, grad_mean=grad, **found)
-        return *map(found.get, GRADIENTS), None, None, None
+        return *map(found.get, GRADIENTS), None, None
 
 
 def _by_autograd(inputs: tuple[Tensor, ...], grad: Tensor, fixed: _Fixed, needs: tuple[bool, ...]) -> list[Tensor | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any, Literal
 
 from .._checks import check_at_least_one, check_choice, check_integer, check_positive
@@ -73,6 +74,8 @@ class Config:
         for name in ("seed", "evaluation_episodes", "ridge", "gromov_monge", "weight_decay", "kernel_weight_decay"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"{name} must not be negative, got {getattr(self, name)}.")
+        if not re.fullmatch(r"[\w-]*", self.variant):
+            raise InputError(f"variant is part of file names: letters, digits, - and _ only, got {self.variant!r}.")
         if self.batch_size > self.replay_size:
             raise InputError(f"batch_size ({self.batch_size}) must not exceed replay_size ({self.replay_size}).")
         if self.agent == "dqk" and self.random_states < self.num_centers:

@@ -138,7 +138,7 @@ class KernelQNetwork(QNetwork):
         values: Tensor = self.last(hidden)
         if self.last_kernel is None:
             return values
-        return values + self.last_kernel(state if self.last_on == "state" else hidden)  # type: ignore[no-any-return]
+        return values + self.last_kernel(state if self.last_on == "state" else hidden)
 
     def _hidden(self, state: Tensor) -> Tensor:
         hidden = torch.relu(self.first(state))

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 STUDY_SEEDS = 3
+OWN = ("agent", "environment", "seed", "episodes", "evaluation_episodes", "checkpoint_every", "variant")  # other options
 TRUTH = {"true": True, "false": False}
 
 
@@ -90,8 +91,9 @@ def _settings(given: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in given:
         name, separator, value = text.partition("=")
-        if not separator or name not in fields:
-            raise InputError(f"--set takes NAME=VALUE with a name among {', '.join(fields)}, got {text!r}.")
+        if not separator or name not in fields or name in OWN:
+            others = ", ".join(field for field in fields if field not in OWN)
+            raise InputError(f"--set takes NAME=VALUE with a name among {others}, got {text!r}.")
         default = fields[name]
         try:
             found[name] = TRUTH[value.lower()] if isinstance(default, bool) else type(default)(value)
