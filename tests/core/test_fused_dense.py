@@ -168,7 +168,7 @@ def test_far_queries_predict_zero():
         {"kernel": kernels.RationalQuadratic(learn_alpha=True)},
         {"query": torch.randn(2, 5, 3)},
         {"centers": torch.randn(300, 3), "values": torch.randn(300, 2)},
-        {"query": torch.randn(300_000, 3)},
+        {"query": torch.randn(600_000, 3)},
     ],
 )
 def test_what_it_cannot_do_is_an_error_if_asked_for_and_done_by_torch_if_not(change):
