@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 
 DATA ?= uci
 
-.PHONY: demo test lint types unit without-compiler bench bench-tuning bench-uci figures clean
+.PHONY: demo test lint types unit without-compiler bench bench-tuning bench-uci lander lander-study figures clean
 
 demo: $(INSTALLED)
 	$(BIN)/torchkrr transfer --dataset digits --backbone digits --budgets 30,100,300,all --seeds 3 --out runs/demo
@@ -53,6 +53,17 @@ bench-tuning: $(INSTALLED)
 bench-uci: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.uci --data $(DATA) --out benchmarks/results
+
+# Ten runs of the reinforcement learning experiment, one thread each; then its study of variants. Both go on where they were.
+lander: $(INSTALLED)
+	$(BIN)/torchkrr lander --environment CartPole-v1 --episodes 300 --seeds 1 --out runs/cartpole
+	$(BIN)/torchkrr lander --agent both --seeds 5 --episodes 500 --out runs/lander
+	for name in cartpole lander; do for kind in md jsonl; do cp runs/$$name/lander.$$kind docs/results/$$name.$$kind; done; done
+	cp runs/lander/lander.png docs/images/lander.png
+
+lander-study: $(INSTALLED)
+	$(BIN)/torchkrr lander --study --seeds 3 --episodes 300 --out runs/lander-study
+	for kind in md jsonl; do cp runs/lander-study/lander.$$kind docs/results/lander-study.$$kind; done
 
 # Every picture and number of the documentation.
 figures: $(INSTALLED)

@@ -37,7 +37,7 @@ RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 # Inside a folder, files are ordered too.
 ORDERED_FOLDERS = {
     "core": [
-        *("factor", "cells", "solve", "backward", "sharing", "fused", "local", "dense"),
+        *("factor", "cells", "solve", "backward", "sharing", "fused", "local", "dense", "fused_dense"),
         *("unresolved", "unresolved_dense", "expansion"),
     ],
     "neighbors": ["fused_search", "selection", "base", "exact", "streamed", "faiss_index", "recall", "auto"],
@@ -68,12 +68,14 @@ ORDERED_FOLDERS = {
         "loading",
         "left_out",
     ],
-    "models": ["pooling", "taps", "readout"],
+    "models": ["pooling", "taps", "readout", "q_network"],
     "experiments": [
         *("extras", "_torchvision", "pictures", "splitting", "image_files", "archives", "datasets"),
         *("preparing", "weight_files", "digit_network", "catalog", "backbones", "feature_files", "features"),
         *("subsamples", "records", "readouts", "selecting", "trained", "lazy", "lineup", "config", "inputs", "summary"),
         *("figures", "heads", "classify", "asked_images", "examining", "thumbnails", "report", "transfer"),
+        *("lander_config", "lander_games", "lander_replay", "lander_agent", "lander_training", "lander_records"),
+        *("lander_runs", "lander_report", "lander_figure", "lander_watch", "lander_study"),
     ],
     "distributed": [
         *("wire", "shards", "launch", "fitting", "merging", "searching", "exchange", "neighborhoods", "replicated"),
@@ -157,11 +159,14 @@ def test_core_needs_only_torch_and_numpy():
         "os",
     }
     standard |= {
+        "multiprocessing",
         "pathlib",
         "pickle",
         "platform",
+        "queue",
         "re",
         "secrets",
+        "shlex",
         "shutil",
         "signal",
         "stat",

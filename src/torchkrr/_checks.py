@@ -101,6 +101,8 @@ def check_same_rows(first_name: str, first: Tensor, second_name: str, second: Te
 
 def check_broadcastable(**tensors: Tensor) -> None:
     """The leading dimensions (all but the last two) broadcast."""
+    if all(tensor.ndim <= 2 for tensor in tensors.values()):
+        return
     leading = {name: tensor.shape[:-2] for name, tensor in tensors.items()}
     try:
         torch.broadcast_shapes(*leading.values())

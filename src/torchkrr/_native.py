@@ -36,6 +36,9 @@ class Task(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("grad_query", "grad_centers", "grad_values", "grad_ridge")),
         *((name, ctypes.c_int64) for name in ("cells", "neighbors", "features", "outputs", "ridge_cell", "ridge_neighbor")),
         *((name, ctypes.c_int64) for name in ("threads", "profile", "trend", "path")),
+        ("factor", ctypes.c_void_p),
+        ("log_scales", ctypes.c_void_p),
+        ("scale_step", ctypes.c_int64),
         ("shape", ctypes.c_double * 2),
         ("trusted", ctypes.c_double),
         ("least_norm", ctypes.c_double),
@@ -95,13 +98,18 @@ def chosen(backend: Backend, obstacle: str | None, task: str) -> bool:
 def in_memory(*tensors: Tensor) -> bool:
     """Whether numbers are all there is to them: inside `torch.func` they have no address, in forward mode a tangent."""
     try:
-        return all(tensor.data_ptr() is not None and unpack_dual(tensor).tangent is None for tensor in tensors)
+        for tensor in tensors:
+            if tensor.data_ptr() is None or unpack_dual(tensor).tangent is not None:
+                return False
     except RuntimeError:
         return False
+    return True
 
 
 def plain(tensor: Tensor) -> Tensor:
     """As it lies in memory: contiguous, and with the sign it shows."""
+    if tensor.is_contiguous() and not tensor.is_neg():
+        return tensor
     return tensor.detach().resolve_neg().contiguous()
 
 

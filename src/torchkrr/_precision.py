@@ -37,8 +37,7 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     uncompiled: list[Callable[P, R]] = []
 
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        device_type = tensors[0].device.type if tensors else "cpu"
+        device_type = next((value.device.type for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), "cpu")
         if not (torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)):
             return function(*args, **kwargs)
         with torch.autocast(device_type, enabled=False):
@@ -46,8 +45,9 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        # Decorating with torch.compiler.disable would import the compiler, a second and a half, for everybody.
-        if "torch._dynamo" not in sys.modules:
+        # Decorating with torch.compiler.disable would import the compiler, a second and a half, for everybody, and cost
+        # every call more than a small problem takes.
+        if "torch._dynamo" not in sys.modules or not torch.compiler.is_compiling():
             return run(*args, **kwargs)
         if not uncompiled:
             uncompiled.append(torch.compiler.disable(run))

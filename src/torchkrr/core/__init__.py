@@ -2,5 +2,6 @@
 
 Reading order: `factor` (Cholesky and when it can be trusted), `cells` (gather, distances, Gram), `solve` (weights, mean,
 power function, path), `backward` (their gradient by hand), `local` (chunks and autograd), `dense` (one Gram matrix for
-many queries), `unresolved` (what happens to cells that are singular in their dtype).
+many queries), `fused_dense` (the small ones, compiled), `unresolved` (what happens to cells that are singular in their
+dtype).
 """

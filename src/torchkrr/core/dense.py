@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
-from ..distances import squared_distances
+from ..distances import needs_gradient, squared_distances
 from ..kernels import Kernel
 from .factor import UNRESOLVED, Factor, cholesky, is_resolved, whiten
 
@@ -76,6 +76,8 @@ def spd_solve(system: DenseSystem, rhs: Tensor) -> Tensor:
     leading = torch.broadcast_shapes(system.matrix.shape[:-2], rhs.shape[:-2])
     rhs = rhs.expand(*leading, -1, -1)
     upper = system.factor.upper.expand(*leading, -1, -1)
+    if not needs_gradient(system.matrix, rhs):
+        return _SolveWithFactor.forward(system.matrix, upper, rhs)
     return _SolveWithFactor.apply(system.matrix, upper, rhs)  # type: ignore[no-any-return]
 
 

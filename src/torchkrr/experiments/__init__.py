@@ -1,1 +1,1 @@
-"""Experiments on real data: features of frozen networks, readouts on them, records and reports."""
+"""Experiments on real data and games: frozen networks and readouts, agents with kernels; records and reports."""

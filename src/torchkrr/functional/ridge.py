@@ -20,11 +20,12 @@ from .._checks import (
     check_same_rows,
     check_values,
 )
+from .._native import Backend
 from .._precision import full_precision
-from ..core import dense
+from ..core import dense, fused_dense
 from ..core.unresolved_dense import solve_dense
 from ..distances import safe_sqrt
-from ..errors import InputError
+from ..errors import BackendError, InputError
 from ..kernels import Kernel, check_kernel
 from .local import OnSingular, Trend
 
@@ -38,6 +39,7 @@ def kernel_ridge(
     ridge: float | Tensor = 1e-9,
     trend: Trend = None,
     on_singular: OnSingular = "warn",
+    backend: Backend = "auto",
 ) -> Tensor:
     r"""Kernel ridge regression, $k(z, x)\,(k(x, x) + \lambda I)^{-1} y$.
 
@@ -57,6 +59,8 @@ def kernel_ridge(
         trend: `"constant"` makes the weights sum to one, so that constants are reproduced (ordinary kriging).
         on_singular: what stays singular in float64 is solved with a larger ridge and a `RidgeRaisedWarning`, or raises
             `SolveError`.
+        backend: `"auto"` solves small problems on the CPU by the compiled library, where there is one; `"torch"` never
+            does, and `"fused"` is an error where it cannot.
 
     Shape:
         - query: `(*, Q, D)`; centers: `(*, N, D)`; values: `(*, N, C)`
@@ -64,10 +68,19 @@ def kernel_ridge(
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])
-        >>> kernel_ridge(x, x, torch.tensor([[5.0], [7.0]]), kernel=Exponential())
+        >>> kernel_ridge(x, x, torch.tensor([[5.0], [7.0]]), kernel=Exponential()).round(decimals=5)
         tensor([[5.],
                 [7.]])
     """
+    check_choice("trend", trend, (None, "constant"))
+    check_choice("on_singular", on_singular, ("warn", "raise"))
+    check_choice("backend", backend, ("auto", "fused", "torch"))
+    if backend != "torch" and trend is None and fused_dense.suits(query, centers, values, kernel, ridge):
+        found = fused_dense.mean(query, centers, values, kernel=kernel, ridge=float(ridge))
+        if found is not None:
+            return found
+    elif backend == "fused":
+        raise BackendError(f'backend="fused" cannot solve this: {fused_dense.WANTED}. backend="auto" lets torch do it.')
     check_values(values, batched=True)
     return _solve(dense.mean, query, centers, values, kernel, ridge, trend, on_singular)
 

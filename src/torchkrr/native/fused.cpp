@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "dense.h"
 #include "gradient.h"
 #include "search.h"
 #include "solver.h"
@@ -140,6 +141,18 @@ int torchkrr_gradient_float(const Task *task) {
 }
 int torchkrr_gradient_double(const Task *task) {
     return without_exceptions([=] { gradient<double>(*task); });
+}
+int torchkrr_dense_float(const Task *task) {
+    return without_exceptions([=] { DenseSolver<float>(*task).run(); });
+}
+int torchkrr_dense_double(const Task *task) {
+    return without_exceptions([=] { DenseSolver<double>(*task).run(); });
+}
+int torchkrr_dense_gradient_float(const Task *task) {
+    return without_exceptions([=] { DenseGradient<float>(*task).run(); });
+}
+int torchkrr_dense_gradient_double(const Task *task) {
+    return without_exceptions([=] { DenseGradient<double>(*task).run(); });
 }
 int torchkrr_compare_float(const SearchTask *task) {
     return without_exceptions([=] { compare<float>(*task); });

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .._checks import check_choice
+from .._native import Backend
 from ..functional.local import OnSingular, Trend
 from ..functional.ridge import cardinal_weights, kernel_ridge, leave_one_out, power_function
 from ..kernels import Kernel
@@ -26,6 +28,7 @@ class KernelRidge(SupportLayer):
         trend: `"constant"` reproduces constants.
         on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.kernel_ridge`.
         learn_centers, learn_values: make them Parameters.
+        backend: which code predicts, see `torchkrr.functional.kernel_ridge`.
 
     Shape:
         - centers: `(N, D)`; values: `(N, C)`; query: `(*, D)`; output: `(*, C)`
@@ -47,7 +50,9 @@ class KernelRidge(SupportLayer):
         on_singular: OnSingular = "warn",
         learn_centers: bool = False,
         learn_values: bool = False,
+        backend: Backend = "auto",
     ) -> None:
+        check_choice("backend", backend, ("auto", "fused", "torch"))
         super().__init__(
             centers,
             values,
@@ -58,10 +63,13 @@ class KernelRidge(SupportLayer):
             learn_centers=learn_centers,
             learn_values=learn_values,
         )
+        self.backend: Backend = backend
 
     def forward(self, query: Tensor) -> Tensor:
-        rows = kernel_ridge(self._flat(query), self.centers, self.values, **self._choices())
-        return rows.reshape(*query.shape[:-1], self.out_features)
+        flat = isinstance(query, Tensor) and query.ndim == 2
+        rows = query if flat else self._flat(query)
+        found = kernel_ridge(rows, self.centers, self.values, backend=self.backend, **self._choices())
+        return found if flat else found.reshape(*query.shape[:-1], self.out_features)
 
     def power_function(self, query: Tensor) -> Tensor:
         """The error indicator, `(*, D)` to `(*,)`."""

@@ -1,0 +1,57 @@
+"""Rewards and losses of several agents: running means over games, mean and range over seeds."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._files import replacing
+from ..errors import MissingExtraError
+from .lander_records import WINDOW, Record, running_mean
+from .lander_report import by_label
+
+NAMES = {"dqn": "Double DQN", "dqk": "with kernels"}
+COLORS = ("#8a8a8a", "#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#9f6b53", "#cb912f", "#337ea9")
+
+
+def draw(records: Sequence[Record], path: pathlib.Path) -> None:
+    """One panel for rewards, one for temporal-difference losses; the file's ending decides its kind."""
+    plt = _pyplot()
+    groups = by_label(records)
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    for number, (label, runs) in enumerate(groups.items()):
+        color = COLORS[number % len(COLORS)]
+        for panel, key in zip(panels, ("rewards", "losses"), strict=True):
+            _band(panel, [running_mean(run[key]) for run in runs], color, f"{NAMES.get(label, label)} ({len(runs)} seeds)")
+    first = records[0]
+    if first["solved_at"] is not None:
+        panels[0].axhline(first["solved_at"], color="#222222", linewidth=0.8, linestyle=":")
+    panels[0].set(title=f"Rewards, running mean over {WINDOW} games", xlabel="game", ylabel=first["config"]["environment"])
+    panels[1].set(title=f"TD losses, running mean over {WINDOW} games", xlabel="game", yscale="log")
+    panels[0].legend(frameon=False, fontsize=9)
+    for panel in panels:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(alpha=0.25)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150, format=path.suffix[1:] or "png")
+    plt.close(figure)
+
+
+def _band(panel: Any, curves: list[np.ndarray], color: str, label: str) -> None:
+    length = min(map(len, curves))
+    stacked = np.stack([curve[:length] for curve in curves])  # (seeds, games)
+    games = np.arange(1, length + 1)
+    panel.plot(games, stacked.mean(0), color=color, label=label, linewidth=1.8)
+    panel.fill_between(games, stacked.min(0), stacked.max(0), color=color, alpha=0.18, linewidth=0)
+
+
+def _pyplot() -> Any:
+    try:
+        importlib.import_module("matplotlib").use("Agg")
+    except ModuleNotFoundError:
+        raise MissingExtraError('Figures need matplotlib, which is not installed: pip install "torchkrr[rl]".') from None
+    return importlib.import_module("matplotlib.pyplot")

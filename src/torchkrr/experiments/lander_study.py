@@ -1,0 +1,31 @@
+"""Which part of the kernel agent helps: the same runs with one thing changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from .lander_config import Config
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "dqn": {"agent": "dqn"},
+    "dqk": {},
+    "first-only": {"parts": "first"},
+    "last-only": {"parts": "last"},
+    "values-only": {"learn_centers": False},
+    "values-only-farthest": {"learn_centers": False, "placing": "farthest"},
+    "farthest-centers": {"placing": "farthest"},
+    "gromov-monge": {"gromov_monge": 1e-2},
+    "last-on-hidden": {"last_on": "hidden"},
+    "learned-lengthscale": {"learn_lengthscale": True},
+}
+
+
+def study(config: Config, seeds: list[int], names: list[str] | None = None) -> list[Config]:
+    """The runs of the variants, all of them or those named, seed by seed: an interrupted study has whole comparisons."""
+    chosen = list(VARIANTS) if names is None else names
+    return [
+        dataclasses.replace(config, seed=seed, **{"agent": "dqk", **VARIANTS[name]}, variant="" if name == "dqn" else name)
+        for seed in seeds
+        for name in chosen
+    ]

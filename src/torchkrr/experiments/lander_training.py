@@ -1,0 +1,147 @@
+"""One run: games played and learned from, with checkpoints from which an interrupted run goes on as if it had not been.
+
+All randomness of an episode comes from the seed of the run and the number of the episode, so a checkpoint between two
+episodes is complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from .._files import replacing
+from ..errors import FileError
+from .lander_agent import Agent
+from .lander_config import Config
+from .lander_games import EVALUATION, TRAINING, Game, episode_seed, make, move, start
+from .lander_replay import Replay
+
+VERSION = 1
+EXPLORING, SAMPLING = 101, 102  # streams of seeds beside those of the games
+
+
+@dataclasses.dataclass(frozen=True)
+class Episode:
+    reward: float  # the sum of all
+    loss: float  # mean over its optimizer steps
+    moves: int
+    steps: int  # of the optimizer
+    seconds: float
+    seconds_learning: float  # in those steps, sampling included
+
+
+Report = Callable[[int, Episode], None]
+
+
+class Run:
+    """A run in progress; `path` is its checkpoint, found or to be written."""
+
+    def __init__(self, config: Config, path: str | os.PathLike[str]) -> None:
+        self.config, self.path = config, pathlib.Path(path)
+        self.game = make(config.environment)
+        self.agent = Agent(config, self.game)
+        self.replay = Replay(config.replay_size, self.game.num_features)
+        self.moves = 0
+        self.episodes: list[Episode] = []
+        if self.path.exists():
+            self._restore(load_checkpoint(self.path))
+
+    def train(self, report: Report | None = None) -> None:
+        """Play on until `config.episodes` have been played."""
+        written = len(self.episodes)
+        while len(self.episodes) < self.config.episodes:
+            self.episodes.append(self._episode(len(self.episodes)))
+            if report is not None:
+                report(len(self.episodes), self.episodes[-1])
+            if len(self.episodes) % self.config.checkpoint_every == 0:
+                self.save()
+                written = len(self.episodes)
+        if written < len(self.episodes):
+            self.save()
+
+    def _episode(self, number: int) -> Episode:
+        config, agent, replay = self.config, self.agent, self.replay
+        exploring = np.random.default_rng((config.seed, EXPLORING, number))
+        sampling = torch.Generator().manual_seed(episode_seed(config.seed, SAMPLING, number))
+        began = time.perf_counter()
+        state, over = start(self.game, config.seed, TRAINING, number), False
+        total = losses = seconds_learning = 0.0
+        first_move, steps = self.moves, 0
+        while not over:
+            explores = exploring.random() < config.epsilon(self.moves)
+            action = int(exploring.integers(self.game.num_actions)) if explores else agent.best_action(state)
+            next_state, reward, terminated, truncated = move(self.game, action)
+            replay.add(state, action, reward, next_state, terminated=terminated)
+            state, over = next_state, terminated or truncated
+            total += reward
+            self.moves += 1
+            if len(replay) >= config.batch_size:
+                before = time.perf_counter()
+                losses += float(agent.learn(replay.sample(config.batch_size, sampling)))
+                seconds_learning += time.perf_counter() - before
+                steps += 1
+        seconds = time.perf_counter() - began
+        return Episode(total, losses / max(steps, 1), self.moves - first_move, steps, seconds, seconds_learning)
+
+    def evaluate(self) -> list[float]:
+        """Rewards of games without exploration."""
+        return [play(self.agent, self.game, self.config.seed, number) for number in range(self.config.evaluation_episodes)]
+
+    def save(self) -> None:
+        state = {
+            "version": VERSION,
+            "config": dataclasses.asdict(self.config),
+            "agent": self.agent.state_dict(),
+            "replay": self.replay.state_dict(),
+            "moves": self.moves,
+            "episodes": [dataclasses.astuple(episode) for episode in self.episodes],
+        }
+        with replacing(self.path) as temporary:
+            torch.save(state, temporary)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        found, wanted = Config(**state["config"]).settings(), self.config.settings()
+        different = [f"{name} was {found[name]!r} and is {wanted[name]!r}" for name in wanted if found[name] != wanted[name]]
+        if different:
+            raise FileError(
+                f"{self.path} is a checkpoint of another run: {'; '.join(different)}. Choose another folder, or remove it."
+            )
+        if len(state["episodes"]) > self.config.episodes:
+            raise FileError(
+                f"{self.path} has {len(state['episodes'])} games, more than the {self.config.episodes} asked for. "
+                "Choose another folder, or remove it."
+            )
+        self.agent.load_state_dict(state["agent"])
+        self.replay.load_state_dict(state["replay"])
+        self.moves = state["moves"]
+        self.episodes = [Episode(*fields) for fields in state["episodes"]]
+
+
+def play(agent: Agent, game: Game, seed: int, number: int, stream: int = EVALUATION) -> float:
+    """The sum of rewards of one game without exploration."""
+    state, over, total = start(game, seed, stream, number), False, 0.0
+    while not over:
+        state, reward, terminated, truncated = move(game, agent.best_action(state))
+        total += reward
+        over = terminated or truncated
+    return total
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The contents of a checkpoint, or an error that says what is wrong with the file."""
+    try:
+        state = torch.load(path, weights_only=True)
+    except FileNotFoundError:
+        raise FileError(f"There is no checkpoint at {path}. `torchkrr lander` writes them into its folder.") from None
+    except Exception as error:  # whatever the unpickler stumbles over
+        raise FileError(f"{path} is not a checkpoint of `torchkrr lander`, or is damaged: {error}.") from None
+    if not isinstance(state, dict) or state.get("version") != VERSION:
+        raise FileError(f"{path} is not a checkpoint of this version of `torchkrr lander`.")
+    return state
