@@ -54,8 +54,11 @@ def cases() -> Iterator[tuple[str, Callable[[], harness.Record]]]:
     for ranks in SIZES[1:]:
         for count in COUNTS[:2]:
             case = Case(ranks, count)
-            run = partial(on_hosts, case) if problem is None else partial(dict, skipped=problem)
-            yield f"hosts, {name_of(case)}", run
+            yield f"hosts, {name_of(case)}", partial(on_hosts, case) if problem is None else partial(skipped, problem)
+
+
+def skipped(reason: str) -> harness.Record:
+    return {"skipped": reason}
 
 
 def name_of(case: Case) -> str:
@@ -122,7 +125,7 @@ def one_rank(case: Case) -> harness.Record:
             "different_rows": sums[-1] / case.ranks,
         }
         if case.ranks == 1:
-            record |= alone(case, centers, values, query, kernel, found)
+            record |= alone(centers, values, query, kernel, found)
         return record
 
 
@@ -135,7 +138,7 @@ def predict(layer: torch.nn.Module, query: torch.Tensor, learned: bool) -> torch
 
 
 def alone(
-    case: Case, centers: torch.Tensor, values: torch.Tensor, query: torch.Tensor, kernel: kernels.Kernel, found: torch.Tensor
+    centers: torch.Tensor, values: torch.Tensor, query: torch.Tensor, kernel: kernels.Kernel, found: torch.Tensor
 ) -> harness.Record:
     """The layer of one process, and the time that its search alone takes."""
     layer = nn.LocalKernelRidge(centers, values, NEIGHBORS, kernel=kernel, ridge=1e-2)

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from ..errors import FileError, InputError
@@ -58,7 +58,7 @@ def save(module: nn.Module, path: str | os.PathLike[str]) -> None:
         layer._count_centers()
     pieces = {f"{prefix}{name}": layer.shards for prefix, layer in sharded.items() for name in PER_CENTER}
     state = {name: tensor.detach() for name, tensor in module.state_dict().items()}
-    planner = _SavePlanner(pieces, dist.get_rank(group) if sharded else 0)
+    planner = _SavePlanner(state, pieces, dist.get_rank(group) if sharded else 0)
     with _explained(path, "written"):
         dcp.save(state, checkpoint_id=path, planner=planner, process_group=group, no_dist=not sharded)
 
@@ -87,7 +87,7 @@ def load(module: nn.Module, path: str | os.PathLike[str]) -> None:
         rows = [pieces[name].sizes[rank], *about.size[1:]] if name in pieces else about.size
         state[name] = torch.empty(rows, dtype=about.properties.dtype)
     with _explained(path, "read"):
-        planner = _LoadPlanner(pieces, rank)
+        planner = _LoadPlanner(state, pieces, rank)
         dcp.load(state, checkpoint_id=path, planner=planner, process_group=group, no_dist=not sharded)
     try:
         module.load_state_dict(state)
@@ -128,21 +128,21 @@ def _shards_for(layer: ShardedLocalKernelRidge, count: int) -> Shards:
 class _SavePlanner(dcp.DefaultSavePlanner):
     """Rows of a shard are a piece of a tensor with the rows of all."""
 
-    def __init__(self, pieces: dict[str, Shards], rank: int) -> None:
+    def __init__(self, state: dict[str, Tensor], pieces: dict[str, Shards], rank: int) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self._pieces, self._rank = pieces, rank
+        self._state, self._pieces, self._rank = state, pieces, rank
 
     def create_local_plan(self) -> SavePlan:
         plan = super().create_local_plan()
-        items = []
-        # Without a coordinator's part the plan has every tensor; equal ones of other ranks are dropped later.
+        items: list[WriteItem] = []
+        # Every tensor is in the plan of every rank; torch drops what several ranks would write.
         for item in plan.items:
             shards = self._pieces.get(item.index.fqn)
             items += [item] if shards is None else self._piece(item.index.fqn, shards)
         return dataclasses.replace(plan, items=items)
 
     def _piece(self, name: str, shards: Shards) -> list[WriteItem]:
-        tensor = self.state_dict[name]
+        tensor = self._state[name]
         if not len(tensor):
             return []
         offsets = torch.Size([shards.start(self._rank), *(0 for _ in tensor.shape[1:])])
@@ -154,29 +154,30 @@ class _SavePlanner(dcp.DefaultSavePlanner):
         return [WriteItem(index=MetadataIndex(name, offsets), type=WriteItemType.SHARD, tensor_data=data)]
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        return self.state_dict[index.fqn]
+        return self._state[index.fqn]
 
 
 class _LoadPlanner(dcp.DefaultLoadPlanner):
     """The piece of each tensor that a rank wants, from whatever pieces were written."""
 
-    def __init__(self, pieces: dict[str, Shards], rank: int) -> None:
+    def __init__(self, state: dict[str, Tensor], pieces: dict[str, Shards], rank: int) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self._pieces, self._rank = pieces, rank
+        self._state, self._pieces, self._rank = state, pieces, rank
 
     def create_local_plan(self) -> LoadPlan:
         assert self.metadata is not None
-        items = []
-        for name, tensor in self.state_dict.items():
+        items: list[ReadItem] = []
+        for name, tensor in self._state.items():
             start = self._pieces[name].start(self._rank) if name in self._pieces else 0
             offsets = torch.Size([start, *(0 for _ in tensor.shape[1:])]) if tensor.ndim else torch.Size([])
             wanted = ChunkStorageMetadata(offsets=offsets, sizes=tensor.shape)
-            if tensor.numel():
-                items += create_read_items_for_chunk_list(name, self.metadata.state_dict_metadata[name], [wanted])
+            about = self.metadata.state_dict_metadata[name]
+            if tensor.numel() and isinstance(about, TensorStorageMetadata):
+                items += create_read_items_for_chunk_list(name, about, [wanted])
         return LoadPlan(items)
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
-        return self.state_dict[index.fqn]  # type: ignore[no-any-return]
+        return self._state[index.fqn]
 
 
 @contextlib.contextmanager

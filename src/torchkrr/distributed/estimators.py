@@ -148,7 +148,7 @@ class ShardedSolved:
         embedded = self.kernel.embed(query).to(self.searched)
         counts = self.wire.table([len(query)]).squeeze(1).tolist()
         most = self.num_neighbors if exclude is None else min(self.num_neighbors, self.shards.total - 1)
-        tensors = (self.points, self.values) if kind == "mean" else (self.points,)
+        tensors: tuple[Tensor, ...] = (self.points, self.values) if kind == "mean" else (self.points,)
         tensors += () if self.ridges is None else (self.ridges,)
         shard = Shard(self.index, self._take)
         width = self.values.shape[1] if kind == "mean" else most

@@ -32,7 +32,7 @@ def replicated(
 
 def _with_tensors(module: M, place: dict[int, Tensor]) -> M:
     """The same module with other tensors; the given one is not touched."""
-    clone = module.__new__(type(module))
+    clone = object.__new__(type(module))
     clone.__dict__ = dict(module.__dict__)
     for group in ("_parameters", "_buffers"):
         clone.__dict__[group] = {name: place.get(id(tensor), tensor) for name, tensor in module.__dict__[group].items()}

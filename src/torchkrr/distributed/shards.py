@@ -33,7 +33,7 @@ class Shards(NamedTuple):
         """How many of the rows `(n,)`, in order, each rank owns."""
         ends = torch.tensor(self.sizes, device=rows.device).cumsum(0)
         upto = torch.searchsorted(rows, ends)
-        return upto.diff(prepend=upto.new_zeros(1)).tolist()  # type: ignore[no-any-return]
+        return upto.diff(prepend=upto.new_zeros(1)).tolist()
 
 
 def even_shards(count: int, num_ranks: int) -> Shards:
