@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pathlib
 import queue
+import signal
 import time
 import traceback
 from collections import deque
@@ -109,6 +110,7 @@ def _failure(messages: Any) -> str | None:
 
 
 def _work(config: Config, folder: pathlib.Path, messages: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one decides
     torch.set_num_threads(1)
     rewards: list[float] = []
     parent = multiprocessing.parent_process()
