@@ -18,11 +18,10 @@ import torch
 
 from benchmarks import harness
 from torchkrr.experiments.lander_agent import Agent
-from torchkrr.experiments.lander_config import Config
+from torchkrr.experiments.lander_config import AGENTS, Config
 from torchkrr.experiments.lander_games import TRAINING, Game, make, move, start
 from torchkrr.experiments.lander_replay import Replay
 
-AGENTS = ("dqn", "dqk")
 WARM_UP = 50
 
 

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from ._checks import check_choice, check_positive
 from .errors import InputError, ShapeError
 from .functional import kernel_ridge, leave_one_out, local_kernel_ridge
-from .functional.ridge import Trend
+from .functional.local import Trend
 from .kernels import Exponential, Kernel
 from .neighbors import nearest
 from .tuning.scores import best_temperature

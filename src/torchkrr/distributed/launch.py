@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, but not declared so
 
 from .._checks import check_positive
 from ..errors import DistributedError
@@ -60,7 +61,7 @@ def launched(backend: str | None = None, *, timeout: float = TIMEOUT) -> Iterato
         if is_launched():
             dist.init_process_group(backend, timeout=limit)
         else:
-            dist.init_process_group(backend, timeout=limit, store=dist.HashStore(), rank=0, world_size=1)
+            dist.init_process_group(backend, timeout=limit, store=HashStore(), rank=0, world_size=1)
     except RuntimeError as error:
         address = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
         raise DistributedError(

@@ -11,7 +11,7 @@ from .._checks import check_at_least_one, check_choice, check_integer, check_pos
 from ..errors import InputError
 from ..models.q_network import Parts, Place, Placing
 
-AGENTS = ("dqn", "dqk")
+AGENTS: tuple[Literal["dqn", "dqk"], ...] = ("dqn", "dqk")
 # Not part of what a run computes: how long it goes on and how it is looked at.
 CHANGEABLE = ("episodes", "evaluation_episodes", "checkpoint_every")
 
