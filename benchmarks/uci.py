@@ -92,6 +92,8 @@ def report(records: list[harness.Record]) -> str:
     ]
     missing = {record["method"]: record["missing"] for record in records if "missing" in record}
     lines += [f"{method}: {text}." for method, text in missing.items()]
+    lines += [f"{method}: up to {most:,} rows, larger tables take too long.\\" for method, most in tabular.LARGEST.items()]
+    lines += [""]
     for key, title in (("rmse", "Test RMSE"), ("nll", "Negative log-likelihood"), ("seconds", "Seconds")):
         lines += [f"## {title}", "", "| table | rows | features | " + " | ".join(tabular.METHODS) + " |"]
         lines.append("|---" * (3 + len(tabular.METHODS)) + "|")
