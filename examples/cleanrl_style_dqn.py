@@ -39,6 +39,8 @@ torch.manual_seed(args.seed)
 torch.set_num_threads(1)
 
 environment = gymnasium.make(args.environment)
+assert isinstance(environment.observation_space, gymnasium.spaces.Box)
+assert isinstance(environment.action_space, gymnasium.spaces.Discrete)
 num_features, num_actions = environment.observation_space.shape[0], int(environment.action_space.n)
 states = torch.zeros(args.steps, num_features)
 next_states = torch.zeros(args.steps, num_features)

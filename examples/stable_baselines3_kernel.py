@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -45,7 +46,8 @@ class KernelFeatures(BaseFeaturesExtractor):
         )
 
     def forward(self, observations: Tensor) -> Tensor:
-        return torch.relu(self.linear(observations)) + self.kernel(observations)
+        perturbation: Tensor = self.kernel(observations)
+        return torch.relu(self.linear(observations)) + perturbation
 
 
 def random_states(name: str, count: int) -> np.ndarray:
@@ -69,7 +71,7 @@ def main() -> None:
     states = random_states(chosen.environment, 1000)
     kernel = {"features_extractor_class": KernelFeatures, "features_extractor_kwargs": {"states": states}, "net_arch": [64]}
     for name, policy in (("layers", {"net_arch": [64, 64]}), ("with kernels", kernel)):
-        settings = {
+        settings: dict[str, Any] = {
             "learning_rate": 1e-3,
             "learning_starts": 1000,
             "target_update_interval": 500,

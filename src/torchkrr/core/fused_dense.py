@@ -94,7 +94,7 @@ def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridg
     _run("dense", query, centers, values, fixed, resolved, **found)
     if not resolved.value:
         return None
-    return _Mean.apply(query, centers, values, found, fixed) if watched else found["mean"]  # type: ignore[no-any-return]
+    return _Mean.apply(query, centers, values, found, fixed) if watched else found["mean"]
 
 
 def _is_division(kernel: Kernel, features: int) -> bool:

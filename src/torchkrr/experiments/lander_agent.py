@@ -77,9 +77,9 @@ class Agent:
         self.online = make_network(config, game)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.optimizer = make_optimizer(config, self.online)
-        self._learned = [parameter for parameter in self.online.parameters() if parameter.requires_grad]
+        self._learned: list[Tensor] = [parameter for parameter in self.online.parameters() if parameter.requires_grad]
         followers = dict(self.target.named_parameters())
-        self._followers = [followers[name] for name, p in self.online.named_parameters() if p.requires_grad]
+        self._followers: list[Tensor] = [followers[name] for name, p in self.online.named_parameters() if p.requires_grad]
 
     @torch.no_grad()
     def best_action(self, state: Tensor) -> int:
@@ -113,8 +113,11 @@ class Agent:
         return self.config.gromov_monge * torch.stack(terms).sum() if terms else torch.zeros(())
 
     def state_dict(self) -> dict[str, Any]:
-        parts = {"online": self.online, "target": self.target, "optimizer": self.optimizer}
-        return {name: part.state_dict() for name, part in parts.items()}
+        return {
+            "online": self.online.state_dict(),
+            "target": self.target.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.online.load_state_dict(state["online"])

@@ -95,7 +95,7 @@ def running_mean(numbers: list[float], window: int = WINDOW) -> np.ndarray:
     sums = np.concatenate(([0.0], np.cumsum(numbers)))
     ends = np.arange(1, len(numbers) + 1)
     starts = np.maximum(ends - window, 0)
-    return (sums[ends] - sums[starts]) / (ends - starts)  # type: ignore[no-any-return]
+    return (sums[ends] - sums[starts]) / (ends - starts)
 
 
 def first_above(numbers: list[float], level: float | None, window: int = WINDOW) -> int | None:

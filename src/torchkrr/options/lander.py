@@ -87,7 +87,7 @@ def _settings(given: list[str]) -> dict[str, Any]:
     from ..errors import InputError
     from ..experiments.lander_config import Config
 
-    fields = {field.name: field.default for field in dataclasses.fields(Config)}
+    fields: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Config)}
     found: dict[str, Any] = {}
     for text in given:
         name, separator, value = text.partition("=")
