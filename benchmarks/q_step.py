@@ -42,7 +42,10 @@ def filled(game: Game, count: int) -> Replay:
 def measure(environment: str, steps: int) -> harness.Record:
     game = make(environment)
     replay, generator = filled(game, 5000), torch.Generator().manual_seed(0)
-    agents = {name: Agent(Config(agent=name, environment=environment), game) for name in AGENTS}
+    agents = {
+        "dqn": Agent(Config(agent="dqn", environment=environment), game),
+        "dqk": Agent(Config(agent="dqk", environment=environment), game),
+    }
     learning: dict[str, list[float]] = {name: [] for name in AGENTS}
     acting: dict[str, list[float]] = {name: [] for name in AGENTS}
     state = replay.sample(1, generator).states[0]

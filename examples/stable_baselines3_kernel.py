@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -45,8 +46,8 @@ class KernelFeatures(BaseFeaturesExtractor):
         )
 
     def forward(self, observations: Tensor) -> Tensor:
-        more: Tensor = self.kernel(observations)
-        return torch.relu(self.linear(observations)) + more
+        perturbation: Tensor = self.kernel(observations)
+        return torch.relu(self.linear(observations)) + perturbation
 
 
 def random_states(name: str, count: int) -> np.ndarray:
@@ -70,17 +71,14 @@ def main() -> None:
     states = random_states(chosen.environment, 1000)
     kernel = {"features_extractor_class": KernelFeatures, "features_extractor_kwargs": {"states": states}, "net_arch": [64]}
     for name, policy in (("layers", {"net_arch": [64, 64]}), ("with kernels", kernel)):
+        settings: dict[str, Any] = {
+            "learning_rate": 1e-3,
+            "learning_starts": 1000,
+            "target_update_interval": 500,
+            "exploration_fraction": 0.2,
+        }
         model = DQN(
-            "MlpPolicy",
-            chosen.environment,
-            policy_kwargs=policy,
-            seed=0,
-            train_freq=4,
-            gradient_steps=4,
-            learning_rate=1e-3,
-            learning_starts=1000,
-            target_update_interval=500,
-            exploration_fraction=0.2,
+            "MlpPolicy", chosen.environment, policy_kwargs=policy, seed=0, train_freq=4, gradient_steps=4, **settings
         )
         began = time.perf_counter()
         model.learn(chosen.steps)

@@ -113,8 +113,11 @@ class Agent:
         return self.config.gromov_monge * torch.stack(terms).sum() if terms else torch.zeros(())
 
     def state_dict(self) -> dict[str, Any]:
-        parts: dict[str, Any] = {"online": self.online, "target": self.target, "optimizer": self.optimizer}
-        return {name: part.state_dict() for name, part in parts.items()}
+        return {
+            "online": self.online.state_dict(),
+            "target": self.target.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.online.load_state_dict(state["online"])

@@ -138,8 +138,8 @@ class KernelQNetwork(QNetwork):
         values: Tensor = self.last(hidden)
         if self.last_kernel is None:
             return values
-        more: Tensor = self.last_kernel(state if self.last_on == "state" else hidden)
-        return values + more
+        perturbation: Tensor = self.last_kernel(state if self.last_on == "state" else hidden)
+        return values + perturbation
 
     def _hidden(self, state: Tensor) -> Tensor:
         hidden = torch.relu(self.first(state))
