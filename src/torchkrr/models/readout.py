@@ -36,6 +36,7 @@ class KernelReadout(nn.Module):
         head: a layer of `torchkrr.nn` on features. Its kernel is not fitted again when the backbone changes.
         inputs: the inputs whose features are the centers of the head, one for each row of its values.
         learn_backbone: `False` fixes the backbone: no gradients, and always in eval mode (no dropout, fixed statistics).
+            `True` leaves its parameters as they are, some of which may be fixed.
         batch_size: inputs propagated together in eval mode.
 
     Shape:
