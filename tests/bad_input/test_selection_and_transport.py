@@ -144,6 +144,7 @@ def test_every_error_has_one_base_and_keeps_the_builtin_one():
         "SearchError": RuntimeError,
         "SolveError": RuntimeError,
         "BackendError": RuntimeError,
+        "DistributedError": RuntimeError,
         "FileError": ValueError,
         "MissingExtraError": ImportError,
     }

@@ -169,4 +169,5 @@ def test_batch_elements_are_judged_one_by_one():
     query = torch.randn(4, 2)
     with pytest.warns(RidgeRaisedWarning):
         both = F.kernel_ridge(query, centers, values, kernel=EXPONENTIAL, ridge=0.0)
-    assert torch.equal(both[0], F.kernel_ridge(query, good, values[0], kernel=EXPONENTIAL, ridge=0.0))
+    # Batches are torch's: the compiled path rounds differently.
+    assert torch.equal(both[0], F.kernel_ridge(query, good, values[0], kernel=EXPONENTIAL, ridge=0.0, backend="torch"))

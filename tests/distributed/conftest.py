@@ -14,6 +14,10 @@ import torch.distributed
 from tests.distributed.launching import launch
 
 
+# Programs for torchrun, not modules to look for examples in.
+collect_ignore = ["commands.py", "dying_command.py", "failing.py"]
+
+
 @pytest.fixture(scope="session")
 def checked(tmp_path_factory):
     """What every rank found in every check."""

@@ -71,9 +71,9 @@ def run_all(folder):
     prepare(folder)
     wanted = {name: [str(word) for word in words] for name, words in commands(folder, "-two").items()}
     found = {"first": torchrun("-m", "torchkrr", *wanted.pop("predict"))}
-    (folder / "launches.json").write_text(json.dumps(wanted))
-    found["several"] = torchrun("-m", "tests.distributed.commands", folder)
-    for name in wanted:
+    for name, words in wanted.items():
+        (folder / "launches.json").write_text(json.dumps({name: words}))
+        found[name] = torchrun("-m", "tests.distributed.commands", folder)
         for rank in range(2):
             found[f"{name} {rank}"] = json.loads((folder / f"{name}-{rank}.json").read_text())
     predict = commands(folder, "-died")["predict"]

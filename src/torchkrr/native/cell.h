@@ -55,6 +55,7 @@ template <class T> class Cell {
     Buffer<T> matrix, solution;      // [row][columns | right-hand sides]; [row][right-hand sides]
     Buffer<T> inverse;               // [row] of the diagonal of the factor
     T smallest_pivot = 0;
+    const T *exact = nullptr;        // [feature][member], not shifted: all distances by their difference, without rounding
 
     Cell(int64_t neighbors, int64_t features, int64_t sides)
         : neighbors(neighbors), features(features), rows(round_up(neighbors, ROWS)),
@@ -126,6 +127,7 @@ template <class T> class Cell {
 
     // Inner products of the offsets, upper half; zero on the diagonal, so that no member counts as close to itself.
     void gram() {
+        if (exact) return;
         for (int64_t e = 0; e < features; e += FEATURE_BLOCK) {
             const int64_t count = std::min(FEATURE_BLOCK, features - e);
             const T *block = offsets.data() + e * offset_stride;
@@ -148,6 +150,10 @@ template <class T> class Cell {
         const T *in = matrix.data() + i * stride + j;
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < N; ++v) {
+                if (exact) {
+                    by_difference(i + r, j + v * W, tile[r][v]);
+                    continue;
+                }
                 const Vec<T> sums = load(squares.data() + j + v * W) + squares[i + r];
                 tile[r][v] = sums - 2 * load(in + r * stride + v * W);
                 if (__builtin_expect(mask_bits(tile[r][v] < T(CLOSE) * sums) != 0, 0))
@@ -265,7 +271,7 @@ template <class T> class Cell {
     __attribute__((noinline)) void by_difference(int64_t i, int64_t j, Vec<T> &squared) const {
         squared = Vec<T>{};
         for (int64_t e = 0; e < features; ++e) {
-            const T *row = offsets.data() + e * offset_stride;
+            const T *row = (exact ? exact : offsets.data()) + e * offset_stride;
             const Vec<T> difference = load(row + j) - row[i];
             squared += difference * difference;
         }

@@ -50,6 +50,7 @@ template <class T> class Dense {
     }
 
     void gather() {
+        cell.exact = centers.data();
         std::vector<int64_t> members(std::size_t(cell.columns), 0);
         std::iota(members.begin(), members.begin() + N, 0);
         cell.gather(points.data(), members.data(), points.data());
