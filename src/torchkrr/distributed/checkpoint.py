@@ -16,8 +16,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     MetadataIndex,
@@ -26,6 +28,8 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.distributed.checkpoint.state_dict_loader import load as load_state
+from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
 from ..errors import FileError, InputError
 from .local import ShardedLocalKernelRidge
@@ -60,7 +64,7 @@ def save(module: nn.Module, path: str | os.PathLike[str]) -> None:
     state = {name: tensor.detach() for name, tensor in module.state_dict().items()}
     planner = _SavePlanner(state, pieces, dist.get_rank(group) if sharded else 0)
     with _explained(path, "written"):
-        dcp.save(state, checkpoint_id=path, planner=planner, process_group=group, no_dist=not sharded)
+        save_state(state, checkpoint_id=path, planner=planner, process_group=group, no_dist=not sharded)
 
 
 def load(module: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -72,7 +76,7 @@ def load(module: nn.Module, path: str | os.PathLike[str]) -> None:
     sharded, group = _sharded_layers(module), _group_of(module)
     rank = dist.get_rank(group) if sharded else 0
     with _explained(path, "read"):
-        found = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+        found = FileSystemReader(path).read_metadata().state_dict_metadata
     pieces: dict[str, Shards] = {}
     for prefix, layer in sharded.items():
         layer._count_centers()
@@ -88,7 +92,7 @@ def load(module: nn.Module, path: str | os.PathLike[str]) -> None:
         state[name] = torch.empty(rows, dtype=about.properties.dtype)
     with _explained(path, "read"):
         planner = _LoadPlanner(state, pieces, rank)
-        dcp.load(state, checkpoint_id=path, planner=planner, process_group=group, no_dist=not sharded)
+        load_state(state, checkpoint_id=path, planner=planner, process_group=group, no_dist=not sharded)
     try:
         module.load_state_dict(state)
     except RuntimeError as error:
@@ -125,7 +129,7 @@ def _shards_for(layer: ShardedLocalKernelRidge, count: int) -> Shards:
     return even_shards(count, len(layer.shards.sizes))
 
 
-class _SavePlanner(dcp.DefaultSavePlanner):
+class _SavePlanner(DefaultSavePlanner):
     """Rows of a shard are a piece of a tensor with the rows of all."""
 
     def __init__(self, state: dict[str, Tensor], pieces: dict[str, Shards], rank: int) -> None:
@@ -157,7 +161,7 @@ class _SavePlanner(dcp.DefaultSavePlanner):
         return self._state[index.fqn]
 
 
-class _LoadPlanner(dcp.DefaultLoadPlanner):
+class _LoadPlanner(DefaultLoadPlanner):
     """The piece of each tensor that a rank wants, from whatever pieces were written."""
 
     def __init__(self, state: dict[str, Tensor], pieces: dict[str, Shards], rank: int) -> None:
@@ -187,7 +191,7 @@ def _explained(path: str | os.PathLike[str], verb: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is what was asked for
             yield
-    except (OSError, dcp.CheckpointException) as error:
+    except (OSError, CheckpointException) as error:
         text = " ".join(str(error).split())
         raise FileError(f"The checkpoint {path} cannot be {verb}: {text[-300:]}") from error
 
