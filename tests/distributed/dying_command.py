@@ -14,8 +14,8 @@ import time
 from torchkrr import cli
 from torchkrr.commands.ranks import Ranks
 
-LIFE = os.environ["TORCHELASTIC_RESTART_COUNT"]
-LOG = pathlib.Path(os.environ["PREDICTED"])
+LIFE = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+LOG = pathlib.Path(os.environ.get("PREDICTED", ""))
 predicted = Ranks.predicted
 
 

@@ -28,8 +28,8 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
-from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
-from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
+from torch.distributed.checkpoint.state_dict_loader import load as load_state
+from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
 from ..errors import FileError, InputError
 from .local import ShardedLocalKernelRidge
@@ -64,7 +64,7 @@ def save(module: nn.Module, path: str | os.PathLike[str]) -> None:
     state = {name: tensor.detach() for name, tensor in module.state_dict().items()}
     planner = _SavePlanner(state, pieces, dist.get_rank(group) if sharded else 0)
     with _explained(path, "written"):
-        save_checkpoint(state, checkpoint_id=path, planner=planner, process_group=group, no_dist=not sharded)
+        save_state(state, checkpoint_id=path, planner=planner, process_group=group, no_dist=not sharded)
 
 
 def load(module: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -92,7 +92,7 @@ def load(module: nn.Module, path: str | os.PathLike[str]) -> None:
         state[name] = torch.empty(rows, dtype=about.properties.dtype)
     with _explained(path, "read"):
         planner = _LoadPlanner(state, pieces, rank)
-        load_checkpoint(state, checkpoint_id=path, planner=planner, process_group=group, no_dist=not sharded)
+        load_state(state, checkpoint_id=path, planner=planner, process_group=group, no_dist=not sharded)
     try:
         module.load_state_dict(state)
     except RuntimeError as error:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, but not declared so
 
 from .._checks import check_positive
 from ..errors import DistributedError
@@ -61,7 +60,8 @@ def launched(backend: str | None = None, *, timeout: float = TIMEOUT) -> Iterato
         if is_launched():
             dist.init_process_group(backend, timeout=limit)
         else:
-            dist.init_process_group(backend, timeout=limit, store=HashStore(), rank=0, world_size=1)
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group(backend, timeout=limit, store=store, rank=0, world_size=1)
     except RuntimeError as error:
         address = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
         raise DistributedError(

@@ -23,7 +23,7 @@ ROUND_SECONDS = 10.0  # of exact search, while others may wait
 class Shard(NamedTuple):
     """What a rank searches: an index, built unless the shard is empty, and the points in it."""
 
-    searched: NeighborIndex
+    built: NeighborIndex
     take: Callable[[Tensor], Tensor]  # embedded points with these row numbers of the shard, a copy
 
 
@@ -38,7 +38,7 @@ def nearest_over_ranks(query: Tensor, counts: list[int], most: int, shard: Shard
     width = min(most, shards.sizes[wire.rank])
     found = Nearest(everyone.new_empty(len(everyone), width), everyone.new_empty(len(everyone), width, dtype=torch.int64))
     if width and len(everyone):
-        rows = shard.searched.search(everyone, width).indices
+        rows = shard.built.search(everyone, width).indices
         found = Nearest(_squared(everyone, rows, shard.take), rows + shards.start(wire.rank))
     return merge_over_ranks(found, counts, most, shards, wire).rows
 
