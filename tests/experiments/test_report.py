@@ -127,7 +127,9 @@ def test_light_and_dark_pages_differ_and_neither_is_empty(outcome, tmp_path):
     assert pixels[1] < 60
 
 
-def test_a_page_on_features_names_rows(tmp_path):
+def test_a_page_on_features_names_rows(tmp_path, monkeypatch):
+    entry = lineup.LINEUP["sk-select"]
+    monkeypatch.setitem(lineup.LINEUP, "sk-select", entry._replace(readout=lazy.SelectedReadout(QUICK)))
     found = transfer.run(config(write_features(tmp_path / "some.npz", 200), tmp_path / "out", seeds=1, readouts=("knn",)))
     examined = examine(found.head, found.inputs.test.features, (found.inputs.test.labels + 1) % 10)
     assert re.search(r"row \d+ of the training part", page(found.inputs, found.records, found.head, examined))
