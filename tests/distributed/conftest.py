@@ -13,7 +13,6 @@ import pytest
 import torch.distributed
 from tests.distributed.launching import launch
 
-
 # Programs for torchrun, not modules to look for examples in.
 collect_ignore = ["commands.py", "dying_command.py", "failing.py"]
 
