@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import secrets
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from .._checks import check_positive
 from ..errors import DistributedError
@@ -57,11 +60,8 @@ def launched(backend: str | None = None, *, timeout: float = TIMEOUT) -> Iterato
     backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
     limit = datetime.timedelta(seconds=timeout)
     try:
-        if is_launched():
-            dist.init_process_group(backend, timeout=limit)
-        else:
-            store = dist.HashStore()  # type: ignore[attr-defined]
-            dist.init_process_group(backend, timeout=limit, store=store, rank=0, world_size=1)
+        store, rank, size = _met(limit) if is_launched() else (dist.HashStore(), 0, 1)  # type: ignore[attr-defined]
+        dist.init_process_group(backend, timeout=limit, store=store, rank=rank, world_size=size)
     except RuntimeError as error:
         address = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
         raise DistributedError(
@@ -73,3 +73,31 @@ def launched(backend: str | None = None, *, timeout: float = TIMEOUT) -> Iterato
         yield Launched(dist.get_rank(), dist.get_world_size(), restarts)
     finally:
         dist.destroy_process_group()
+
+
+def _met(limit: datetime.timedelta) -> tuple[dist.Store, int, int]:
+    """A store that only the ranks of this start use, and this rank.
+
+    When torchrun starts all ranks again, the store still holds what they wrote in their earlier life, such as addresses
+    where nobody listens any more. So rank 0 makes up a new name, and tells it to each rank that is alive: those that have
+    made up a word themselves and know the answer to it.
+    """
+    store, rank, size = next(rendezvous("env://", timeout=limit))
+    store.set_timeout(limit)
+    if rank:
+        word = secrets.token_hex(8)
+        store.set(f"torchkrr/word/{rank}", word)
+        name = store.get(f"torchkrr/answer/{word}").decode()
+        store.set(f"torchkrr/{name}/{rank}", "here")
+        return dist.PrefixStore(name, store), rank, size
+    name, waiting, until = secrets.token_hex(8), set(range(1, size)), time.monotonic() + limit.total_seconds()
+    while waiting:
+        for other in sorted(waiting):
+            if store.check([f"torchkrr/{name}/{other}"]):
+                waiting.remove(other)
+            elif store.check([f"torchkrr/word/{other}"]):  # maybe of an earlier life, which nobody reads
+                store.set(f"torchkrr/answer/{store.get(f'torchkrr/word/{other}').decode()}", name)
+        if time.monotonic() > until:
+            raise RuntimeError(f"no word from rank {min(waiting)}.")
+        time.sleep(0.01)
+    return dist.PrefixStore(name, store), rank, size
