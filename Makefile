@@ -53,6 +53,7 @@ bench-tuning: $(INSTALLED)
 bench-uci: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.uci --data $(DATA) --out benchmarks/results
+	$(BIN)/python -m benchmarks.table_cost --out benchmarks/results
 
 # Ten runs of the reinforcement learning experiment, one thread each; then its study of variants. Both go on where they were.
 lander: $(INSTALLED)
