@@ -8,10 +8,11 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from .._checks import check_positive
@@ -60,7 +61,7 @@ def launched(backend: str | None = None, *, timeout: float = TIMEOUT) -> Iterato
     backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
     limit = datetime.timedelta(seconds=timeout)
     try:
-        store, rank, size = _met(limit) if is_launched() else (dist.HashStore(), 0, 1)  # type: ignore[attr-defined]
+        store, rank, size = _met(limit) if is_launched() else (HashStore(), 0, 1)
         dist.init_process_group(backend, timeout=limit, store=store, rank=rank, world_size=size)
     except RuntimeError as error:
         address = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
@@ -75,7 +76,7 @@ def launched(backend: str | None = None, *, timeout: float = TIMEOUT) -> Iterato
         dist.destroy_process_group()
 
 
-def _met(limit: datetime.timedelta) -> tuple[dist.Store, int, int]:
+def _met(limit: datetime.timedelta) -> tuple[Any, int, int]:
     """A store that only the ranks of this start use, and this rank.
 
     When torchrun starts all ranks again, the store still holds what they wrote in their earlier life, such as addresses
@@ -89,7 +90,7 @@ def _met(limit: datetime.timedelta) -> tuple[dist.Store, int, int]:
         store.set(f"torchkrr/word/{rank}", word)
         name = store.get(f"torchkrr/answer/{word}").decode()
         store.set(f"torchkrr/{name}/{rank}", "here")
-        return dist.PrefixStore(name, store), rank, size
+        return PrefixStore(name, store), rank, size
     name, waiting, until = secrets.token_hex(8), set(range(1, size)), time.monotonic() + limit.total_seconds()
     while waiting:
         for other in sorted(waiting):
@@ -100,4 +101,4 @@ def _met(limit: datetime.timedelta) -> tuple[dist.Store, int, int]:
         if time.monotonic() > until:
             raise RuntimeError(f"no word from rank {min(waiting)}.")
         time.sleep(0.01)
-    return dist.PrefixStore(name, store), rank, size
+    return PrefixStore(name, store), rank, size
