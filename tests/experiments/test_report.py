@@ -64,6 +64,7 @@ def test_mistakes_show_the_images_that_explain_them(outcome):
     assert examined.accuracy < 0.1
     confidences = [mistake.found.probability for mistake in examined.mistakes]
     assert confidences == sorted(confidences, reverse=True)
+    assert not examined.doubtful
     text = page(inputs, outcome.records, head, examined)
     assert text.count('class="mistake"') == 12
     shown = set(re.findall(r'<img class=pixels alt="([^"]*)" src="data:image/png;base64,([^"]*)"', text))
@@ -79,6 +80,10 @@ def test_groups_and_confusions_count_every_example_once(outcome):
     inputs, head = outcome.inputs, outcome.head
     examined = examine(head, inputs.test.features, inputs.test.labels)
     assert sum(group.size for group in examined.groups) == 40 == int(examined.confusion.sum())
+    assert len(examined.mistakes) + len(examined.doubtful) == 12
+    assert all(shown.found.label == shown.truth for shown in examined.doubtful)
+    doubts = [shown.found.probability for shown in examined.doubtful]
+    assert doubts == sorted(doubts)
     indicators = [group.indicator for group in examined.groups]
     assert indicators == sorted(indicators)
     right = sum(group.size * group.accuracy for group in examined.groups)
@@ -93,7 +98,7 @@ def test_many_classes_are_listed_instead_of_a_matrix(tmp_path, outcome):
     confusion[3, 5], confusion[2, 2] = 7, 9
     examined = examine(outcome.head, outcome.inputs.test.features, outcome.inputs.test.labels)
     head = outcome.head._replace(classes=names)
-    text = page(outcome.inputs, outcome.records, head, examined._replace(confusion=confusion, mistakes=[]))
+    text = page(outcome.inputs, outcome.records, head, examined._replace(confusion=confusion, mistakes=[], doubtful=[]))
     assert "<td>class 3</td><td>class 5</td><td>7</td><td>7</td>" in text
     assert 'class="matrix"' not in text
     assert "makes none" in text

@@ -13,7 +13,9 @@ from .heads import Head
 GROUPS = 10
 
 
-class Mistake(NamedTuple):
+class Shown(NamedTuple):
+    """A test example, and what was made of it."""
+
     row: int  # of the test part
     truth: str
     found: Classified
@@ -30,26 +32,34 @@ class Group(NamedTuple):
 class Examination(NamedTuple):
     accuracy: float
     confusion: Tensor  # (C, C) counts: row the truth, column the prediction
-    mistakes: list[Mistake]  # most confident first
+    mistakes: list[Shown]  # most confident first
+    doubtful: list[Shown]  # right, least confident first
     groups: list[Group]  # ascending indicator
 
 
 @torch.no_grad()
-def examine(head: Head, features: Tensor, labels: Tensor, *, num_mistakes: int = 12, explained: int = 6) -> Examination:
-    """Shape:
-    - features: `(Q, D)`; labels: `(Q,)`
+def examine(head: Head, features: Tensor, labels: Tensor, *, num_shown: int = 12, explained: int = 6) -> Examination:
+    """All test examples counted, and `num_shown` of them shown: right ones only where there are not as many mistakes.
+
+    Shape:
+        - features: `(Q, D)`; labels: `(Q,)`
     """
     probabilities = head.probabilities(features)
     confidence, predicted = probabilities.max(1)
     right = predicted == labels
-    wrong = (~right).nonzero().squeeze(1)
-    worst = wrong[confidence[wrong].argsort(descending=True, stable=True)][:num_mistakes]
-    found = classify(head, features[worst], explained=explained) if len(worst) else []
-    mistakes = [Mistake(row, head.classes[int(labels[row])], one) for row, one in zip(worst.tolist(), found, strict=True)]
+
+    def shown(among: Tensor, count: int, *, surest: bool) -> list[Shown]:
+        rows = among.nonzero().squeeze(1)
+        rows = rows[confidence[rows].argsort(descending=surest, stable=True)][:count]
+        found = classify(head, features[rows], explained=explained) if len(rows) else []
+        return [Shown(row, head.classes[int(labels[row])], one) for row, one in zip(rows.tolist(), found, strict=True)]
+
+    mistakes = shown(~right, num_shown, surest=True)
     return Examination(
         float(right.double().mean()),
         confusion_matrix(labels, predicted, len(head.classes)),
         mistakes,
+        shown(right, num_shown - len(mistakes), surest=False),
         group_by_indicator(head.layer.power_function(features), right),
     )
 

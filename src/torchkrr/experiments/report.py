@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from .._files import replacing
-from .examining import Examination, Group, Mistake, examine
+from .examining import Examination, Group, Shown, examine
 from .figures import DARK, LIGHT, Look, draw_budgets, draw_indicator, svg_of
 from .heads import Head
 from .inputs import Inputs
@@ -48,7 +48,7 @@ def page(inputs: Inputs, records: Sequence[Record], head: Head, examined: Examin
         confusions=_confusions(examined.confusion, head.classes),
         indicator_figure=_figure("Accuracy against the error indicator", lambda look: _draw_groups(groups, look)),
         indicator_note=html.escape(_indicator_note(groups)),
-        mistakes=_mistakes(examined.mistakes, inputs, head),
+        mistakes=_mistakes(examined, inputs, head),
         settings=html.escape(_settings(records)),
     )
 
@@ -156,29 +156,34 @@ def _listed_confusions(confusion: Tensor, classes: Sequence[str]) -> str:
     )
 
 
-def _mistakes(mistakes: Sequence[Mistake], inputs: Inputs, head: Head) -> str:
-    if not mistakes:
-        return "<p>The head makes none on the test part.</p>"
+def _mistakes(examined: Examination, inputs: Inputs, head: Head) -> str:
     rows = budget_rows(inputs.train.labels, head.layer.num_centers, 0).tolist()
-    cards = "".join(_mistake(mistake, inputs, rows) for mistake in mistakes)
-    return (
-        "<p>Test examples of which the head was surest and wrong, each with the training examples of largest weight in its "
-        "prediction. The score of a class is the sum of the weights of its examples.</p>"
-        f'<div class="mistakes">{cards}</div>'
-    )
+    text = "<p>The head makes none on the test part.</p>"
+    if examined.mistakes:
+        text = (
+            "<p>Test examples of which the head was surest and wrong, each with the training examples of largest weight in "
+            "its prediction. The score of a class is the sum of the weights of its examples.</p>"
+            f"{_cards(examined.mistakes, inputs, rows)}"
+        )
+    if examined.doubtful:
+        text += f"<p>Right, but least sure:</p>{_cards(examined.doubtful, inputs, rows)}"
+    return text
 
 
-def _mistake(mistake: Mistake, inputs: Inputs, rows: Sequence[int]) -> str:
-    found = mistake.found
-    test = _tile(inputs.test.source, mistake.row, "test example", " test")
+def _cards(shown: Sequence[Shown], inputs: Inputs, rows: Sequence[int]) -> str:
+    return f'<div class="mistakes">{"".join(_card(one, inputs, rows) for one in shown)}</div>'
+
+
+def _card(shown: Shown, inputs: Inputs, rows: Sequence[int]) -> str:
+    found = shown.found
+    test = _tile(inputs.test.source, shown.row, "test example", " test")
     train = "".join(
         _tile(inputs.train.source, rows[one.center], f"{one.label} {one.weight:+.2f}", "") for one in found.because
     )
-    return (
-        f'<div class="mistake"><p><b>{html.escape(mistake.truth)}</b>, taken for <b>{html.escape(found.label)}</b> '
-        f'<span class="soft">with {100 * found.probability:.1f} %, indicator {found.indicator:.2f}</span></p>'
-        f'<div class="row">{test}{train}</div></div>'
-    )
+    truth, label = html.escape(shown.truth), html.escape(found.label)
+    said = f"<b>{truth}</b>" if found.label == shown.truth else f"<b>{truth}</b>, taken for <b>{label}</b>"
+    doubt = f"with {100 * found.probability:.1f} %, indicator {found.indicator:.2f}"
+    return f'<div class="mistake"><p>{said} <span class="soft">{doubt}</span></p><div class="row">{test}{train}</div></div>'
 
 
 def _tile(source: Any, row: int, text: str, more: str) -> str:

@@ -37,10 +37,10 @@ class Search:
 
     maps: tuple[str, ...] = tuple(MAPS)
     kernels: tuple[str, ...] = tuple(KERNELS)
-    lengthscales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
-    ridges: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 0.3, 1.0)
+    lengthscales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+    ridges: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 0.3, 1.0)
     num_neighbors: tuple[int, ...] = (10, 20, 50, 100, 200, 300)
-    screen_lengthscales: tuple[float, ...] = (0.5, 1.0, 2.0)
+    screen_lengthscales: tuple[float, ...] = (0.5, 1.0, 4.0)
     screen_ridges: tuple[float, ...] = (1e-3, 1e-1)
     screen_neighbors: int = 100
     screen_rows: int = 500
