@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchkrr.errors import ShapeError
-from torchkrr.estimators.embeddings import KNOTS, STEPS, Ranks, Staircase, values_and_ranks
+from torchkrr.estimators.embeddings import KNOTS, STEPS, Columns, Ranks, Staircase, values_and_ranks
 
 
 def test_squared_distances_on_a_staircase_are_sums_of_absolute_differences():
@@ -35,6 +35,17 @@ def test_ranks_do_not_change_with_a_monotone_map():
     torch.testing.assert_close(Ranks().fit(x.exp())(x.exp()), ranks)
     torch.testing.assert_close(ranks.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-9, rtol=0)
     torch.testing.assert_close(ranks.std(0, correction=0), torch.ones(2, dtype=torch.float64))
+
+
+def test_columns_are_those_that_were_kept():
+    columns = Columns.keeping(torch.tensor([True, False, True]))
+    x = torch.rand(2, 5, 3)
+    assert torch.equal(columns(x), x[..., [0, 2]])
+    again = Columns()
+    again.load_state_dict(columns.state_dict())
+    assert torch.equal(again(x), x[..., [0, 2]])
+    with pytest.raises(ShapeError, match="features"):
+        columns(torch.rand(5, 4))
 
 
 @pytest.mark.parametrize("transform", [Staircase(), values_and_ranks()])

@@ -47,7 +47,9 @@ class _Fixed(NamedTuple):
     """What has no gradient here."""
 
     kernel: Kernel
-    scaled: bool  # the library divides by the lengthscale; else the points are embedded
+    scale: Tensor | None  # logarithms of what the library divides by; without, the points are embedded
+    profile: int
+    shape: tuple[float, ...]
     ridge: float
 
 
@@ -56,7 +58,7 @@ def suits(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any) -> boo
     if type(kernel) not in PROFILES or type(ridge) not in (float, int) or not 0 <= ridge < math.inf:
         return False
     for tensor in (query, centers, values):
-        if not isinstance(tensor, Tensor) or tensor.ndim != 2 or tensor.device.type != "cpu":
+        if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not tensor.is_cpu:
             return False
     (num_queries, features), (num_centers, features_too), (num_values, outputs) = query.shape, centers.shape, values.shape
     return bool(
@@ -79,36 +81,33 @@ def suits(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any) -> boo
 
 def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridge: float) -> Tensor | None:
     """Predictions `(Q, C)` of a problem that `suits`; `None` if it is not surely resolved or a number is not finite."""
-    scaled = _is_division(kernel, query.shape[1])
-    if not scaled:
+    scale = _scale_of(kernel, query.shape[1])
+    if scale is None:
         if kernel.input_transform is not None:  # which may clip what is not finite
             check_finite("centers", centers)
             check_finite("query", query)
         query, centers = kernel.embed(query), kernel.embed(centers)
-    fixed = _Fixed(kernel, scaled, ridge)
-    watched = needs_gradient(query, centers, values)
-    found = {"mean": query.new_empty(len(query), values.shape[1])}
-    if watched:
-        found |= {"adjoint": values.new_empty(values.shape), "factor": values.new_empty(len(values), len(values))}
+    profile, parameters = PROFILES[type(kernel)]
+    fixed = _Fixed(kernel, scale, profile, parameters(kernel), ridge)
+    result = query.new_empty(query.shape[0], values.shape[1])
     resolved = ctypes.c_uint8()
-    _run("dense", query, centers, values, fixed, resolved, **found)
-    if not resolved.value:
+    places = {"mean": result.data_ptr(), "resolved": ctypes.addressof(resolved)}
+    if not needs_gradient(query, centers, values):
+        _run("dense", query, centers, values, fixed, places)
+        return result if resolved.value else None
+    adjoint, factor = torch.empty_like(values, memory_format=torch.contiguous_format), values.new_empty(values.shape[0], values.shape[0])
+    places |= {"adjoint": adjoint.data_ptr(), "factor": factor.data_ptr()}
+    _run("dense", query, centers, values, fixed, places)
+    return _Mean.apply(query, centers, values, (result, adjoint, factor), fixed) if resolved.value else None
+
+
+def _scale_of(kernel: Kernel, features: int) -> Tensor | None:
+    """The logarithms of a fixed lengthscale, if to divide by it is all that `kernel.embed` does."""
+    if kernel.input_transform is not None or type(kernel).embed is not Kernel.embed:
         return None
-    return _Mean.apply(query, centers, values, found, fixed) if watched else found["mean"]
-
-
-def _is_division(kernel: Kernel, features: int) -> bool:
-    """Whether all that `kernel.embed` does is to divide by a fixed lengthscale."""
     scale = kernel.log_lengthscale
-    return (
-        kernel.input_transform is None
-        and type(kernel).embed is Kernel.embed
-        and scale.dtype == torch.float64
-        and (scale.ndim == 0 or len(scale) == features)
-        and scale.is_contiguous()
-        and scale.device.type == "cpu"
-        and not needs_gradient(scale)
-    )
+    plain = scale.dtype == torch.float64 and scale.is_cpu and scale.is_contiguous() and not needs_gradient(scale)
+    return scale if plain and (scale.ndim == 0 or scale.shape[0] == features) else None
 
 
 class _Mean(torch.autograd.Function):
@@ -116,27 +115,32 @@ class _Mean(torch.autograd.Function):
 
     # With `setup_context` each call would inspect the signature of `forward`, which takes longer than a small problem.
     @staticmethod
-    def forward(ctx: Any, query: Tensor, centers: Tensor, values: Tensor, found: dict[str, Tensor], fixed: _Fixed) -> Tensor:
+    def forward(ctx: Any, query: Tensor, centers: Tensor, values: Tensor, found: tuple[Tensor, ...], fixed: _Fixed) -> Tensor:
+        result, adjoint, factor = found
         ctx.fixed = fixed
-        ctx.save_for_backward(query, centers, values, found["adjoint"], found["factor"])
-        return found["mean"]
+        ctx.save_for_backward(query, centers, values, adjoint, factor)
+        return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, centers, values, adjoint, factor = ctx.saved_tensors
-        inputs, needs = (query, centers, values), ctx.needs_input_grad[:3]
+        inputs, needs = (query, centers, values), ctx.needs_input_grad
         if torch.is_grad_enabled():
-            return *_by_autograd(inputs, grad, ctx.fixed, needs), None, None
-        found = {name: t.new_empty(t.shape) for name, t, need in zip(GRADIENTS, inputs, needs, strict=True) if need}
-        _run("dense_gradient", *inputs, ctx.fixed, adjoint=adjoint, factor=factor, grad_mean=grad, **found)
-        return *map(found.get, GRADIENTS), None, None
+            return *_by_autograd(inputs, grad, ctx.fixed, needs[:3]), None, None
+        # Not `empty_like`: what an input looks like in memory is not what is written.
+        found = [tensor.new_empty(tensor.shape) if need else None for tensor, need in zip(inputs, needs, strict=False)]
+        grad = _native.plain(grad)
+        places = {"adjoint": adjoint.data_ptr(), "factor": factor.data_ptr(), "grad_mean": grad.data_ptr()}
+        places |= {name: made.data_ptr() for name, made in zip(GRADIENTS, found, strict=True) if made is not None}
+        _run("dense_gradient", query, centers, values, ctx.fixed, places)
+        return *found, None, None
 
 
 def _by_autograd(inputs: tuple[Tensor, ...], grad: Tensor, fixed: _Fixed, needs: tuple[bool, ...]) -> list[Tensor | None]:
-    kernel, scaled, ridge = fixed
+    kernel, ridge = fixed.kernel, fixed.ridge
     # Views give each input an edge of its own in the graph, even where two inputs are one tensor.
     query, centers, values = views = [tensor.view_as(tensor) for tensor in inputs]
-    if scaled:
+    if fixed.scale is not None:
         query, centers = kernel.embed(query), kernel.embed(centers)
     result = by_torch(DenseProblem(query, centers, values, query.new_tensor(ridge), kernel, trend=False)).result
     wanted = [view for view, need in zip(views, needs, strict=True) if need]
@@ -144,37 +148,26 @@ def _by_autograd(inputs: tuple[Tensor, ...], grad: Tensor, fixed: _Fixed, needs:
     return [next(parts) if need else None for need in needs]
 
 
-def _run(
-    name: str,
-    query: Tensor,
-    centers: Tensor,
-    values: Tensor,
-    fixed: _Fixed,
-    resolved: ctypes.c_uint8 | None = None,
-    **more: Tensor,
-) -> None:
-    kernel, scaled, ridge = fixed
-    profile, parameters = PROFILES[type(kernel)]
-    number = NUMBERS[query.dtype](ridge)
-    plain = _native.plain
-    tensors = [plain(query), plain(centers), plain(values), *map(plain, more.values())]  # copies live until the call is over
-    addresses = [tensor.data_ptr() for tensor in tensors]
-    scale = kernel.log_lengthscale if scaled else None
+def _run(name: str, query: Tensor, centers: Tensor, values: Tensor, fixed: _Fixed, places: dict[str, int]) -> None:
+    """Call the library; `places` are the addresses of what it reads and writes beside the three inputs."""
+    dtype, scale = query.dtype, fixed.scale
+    number = NUMBERS[dtype](fixed.ridge)
+    query, centers, values = _native.plain(query), _native.plain(centers), _native.plain(values)  # live until the call is over
+    num_centers, features = centers.shape
     task = Task(
-        **dict(zip(more, addresses[3:], strict=True)),
-        query=addresses[0],
-        centers=addresses[1],
-        values=addresses[2],
-        resolved=None if resolved is None else ctypes.addressof(resolved),
+        **places,
+        query=query.data_ptr(),
+        centers=centers.data_ptr(),
+        values=values.data_ptr(),
         ridge=ctypes.addressof(number),
         cells=query.shape[0],
-        neighbors=centers.shape[0],
-        features=centers.shape[1],
+        neighbors=num_centers,
+        features=features,
         outputs=values.shape[1],
-        profile=profile,
+        profile=fixed.profile,
         log_scales=None if scale is None else scale.data_ptr(),
         scale_step=0 if scale is None else scale.ndim,
-        shape=parameters(kernel),
-        trusted=TRUSTED[query.dtype],
+        shape=fixed.shape,
+        trusted=TRUSTED[dtype],
     )
-    _native.call(name, query.dtype, task)
+    _native.call(name, dtype, task)

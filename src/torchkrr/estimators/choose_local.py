@@ -2,6 +2,7 @@
 
 The metrics of a few kernels are learned on patches of near rows, in the closed form of leave-one-out; the best of them,
 judged by leave-one-out from neighbors, is refined by gradient descent on that very loss, and what predicts best is taken.
+Columns that turn out not to count are left out, since they cost as much as the others in every search.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from .._progress import Progress
 from ..kernels import Kernel
 from ..transforms import Compose, Transform
 from ..tuning import Selection, learn_metric, select
+from .embeddings import Columns
 from .members import Member
 from .rows import Centers
 from .scales import Problem, Scales, first_scale, learn_scales, try_around
@@ -33,6 +35,7 @@ SAMPLES = 1000
 SCREEN_ROWS = 400
 RANDOM_STEPS, NEAR_STEPS = 40, 200
 REFINE_STEPS, REFINE_SECONDS = 200, 15.0
+NEGLIGIBLE = (0.03, 0.01, 0.003, 0.001)  # shares of the mean squared distance that are tried to do without, largest first
 SINGLE_RIDGE = 1e-6  # least ridge whose neighbors are searched in float32
 
 
@@ -75,6 +78,7 @@ def choose_local(centers: Centers, wanted: Wanted) -> tuple[Member, ...]:
     if learn and wanted.kernel != "laplacian":  # a staircase has too many columns for a lengthscale each
         finer = _refined(values, best, wanted)
         best = finer if finer.score <= best.score or wanted.metric == "linear" else best
+    best = _without_idle_columns(values, best, wanted)
     count = _fewest(best.selection) if wanted.num_neighbors is None else wanted.num_neighbors
     ridge = best.selection.ridge
     return (Member(best.kernel(), ridge, count, 1.0, wanted.ridge is None and ridge >= SINGLE_RIDGE),)
@@ -125,6 +129,29 @@ def _refined(values: Tensor, best: _Choice, wanted: Wanted) -> _Choice:
     )
     ridges = _ridges(wanted, _times(learned.ridge))
     return best._replace(selection=_select(best.mapped, values, learned.kernel, FACTORS, ridges, wanted))
+
+
+@torch.no_grad()
+def _without_idle_columns(values: Tensor, best: _Choice, wanted: Wanted) -> _Choice:
+    """Without the most columns that together make next to nothing of a distance, if the loss is no larger then."""
+    kernel = best.selection.kernel
+    scales = kernel.lengthscale
+    if isinstance(wanted.kernel, Kernel) or kernel.input_transform is not None or scales.ndim == 0:
+        return best
+    parts = best.mapped.var(0, correction=0) / scales.to(best.mapped).square()
+    ordered, order = (parts / parts.sum()).sort()
+    together = ordered.cumsum(0)
+    for limit in NEGLIGIBLE:
+        kept = torch.ones(len(order), dtype=torch.bool)
+        kept[order[together < limit]] = False
+        if bool(kept.all()):
+            break
+        fewer, profile = best.mapped[:, kept], type(kernel)(scales[kept])
+        found = _select(fewer, values, profile, (1.0,), (best.selection.ridge,), wanted)
+        if found.score <= best.score:
+            parts_of = [] if best.transform is None else [best.transform]
+            return _Choice(found, Compose(*parts_of, Columns.keeping(kept)), fewer)
+    return best
 
 
 def _select(

@@ -113,6 +113,30 @@ class Beside(Transform):
         return torch.cat([transform(x) for transform in self.transforms], dim=-1)
 
 
+class Columns(Transform):
+    """Some of the columns only; fitted, those that vary.
+
+    Example:
+        >>> Columns().fit(torch.tensor([[1.0, 2.0, 3.0], [1.0, 5.0, 0.0]]))(torch.tensor([[7.0, 8.0, 9.0]]))
+        tensor([[8., 9.]])
+    """
+
+    statistics = ("kept",)
+
+    @classmethod
+    def keeping(cls, kept: Tensor) -> Columns:
+        """Those where `kept` `(E,)` is true."""
+        columns = cls()
+        columns._buffers["kept"] = kept.double()
+        return columns
+
+    def _statistics_of(self, x: Tensor) -> tuple[Tensor, ...]:
+        return ((x.amax(0) > x.amin(0)).double(),)
+
+    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
+        return x.index_select(-1, statistics[0].nonzero().squeeze(1))
+
+
 def values_and_ranks() -> Beside:
     """Each feature twice, as it is and by its rank: the metric decides which counts."""
     return Beside(Standardize(), Ranks())

@@ -21,7 +21,7 @@ Plain = dict[str, Any]
 Tensors = dict[str, Tensor]
 TRANSFORMS: dict[str, type[Transform]] = {
     **{name: getattr(transforms, name) for name in transforms.__all__ if name != "Transform"},
-    **{kind.__name__: kind for kind in (embeddings.Staircase, embeddings.Ranks, embeddings.Beside)},
+    **{kind.__name__: kind for kind in (embeddings.Staircase, embeddings.Ranks, embeddings.Beside, embeddings.Columns)},
 }
 KERNELS: dict[str, type[Kernel]] = {
     name: getattr(kernels, name) for name in kernels.__all__ if name not in ("Kernel", "default_kernel")
