@@ -53,6 +53,12 @@ class _Fixed(NamedTuple):
     ridge: float
 
 
+class _Found(NamedTuple):
+    result: Tensor  # (Q, C)
+    adjoint: Tensor  # (N, C): A^-1 y
+    factor: Tensor  # (N, N)
+
+
 def suits(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any) -> bool:
     """Whether these are small, plain and consistent, so that no other check is needed."""
     if type(kernel) not in PROFILES or type(ridge) not in (float, int) or not 0 <= ridge < math.inf:
@@ -95,10 +101,13 @@ def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridg
     if not needs_gradient(query, centers, values):
         _run("dense", query, centers, values, fixed, places)
         return result if resolved.value else None
-    adjoint, factor = torch.empty_like(values, memory_format=torch.contiguous_format), values.new_empty(values.shape[0], values.shape[0])
+    adjoint, factor = (
+        torch.empty_like(values, memory_format=torch.contiguous_format),
+        values.new_empty(values.shape[0], values.shape[0]),
+    )
     places |= {"adjoint": adjoint.data_ptr(), "factor": factor.data_ptr()}
     _run("dense", query, centers, values, fixed, places)
-    return _Mean.apply(query, centers, values, (result, adjoint, factor), fixed) if resolved.value else None
+    return _Mean.apply(query, centers, values, _Found(result, adjoint, factor), fixed) if resolved.value else None
 
 
 def _scale_of(kernel: Kernel, features: int) -> Tensor | None:
@@ -115,7 +124,9 @@ class _Mean(torch.autograd.Function):
 
     # With `setup_context` each call would inspect the signature of `forward`, which takes longer than a small problem.
     @staticmethod
-    def forward(ctx: Any, query: Tensor, centers: Tensor, values: Tensor, found: tuple[Tensor, ...], fixed: _Fixed) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, centers: Tensor, values: Tensor, found: tuple[Tensor, ...], fixed: _Fixed
+    ) -> Tensor:
         result, adjoint, factor = found
         ctx.fixed = fixed
         ctx.save_for_backward(query, centers, values, adjoint, factor)
@@ -152,7 +163,11 @@ def _run(name: str, query: Tensor, centers: Tensor, values: Tensor, fixed: _Fixe
     """Call the library; `places` are the addresses of what it reads and writes beside the three inputs."""
     dtype, scale = query.dtype, fixed.scale
     number = NUMBERS[dtype](fixed.ridge)
-    query, centers, values = _native.plain(query), _native.plain(centers), _native.plain(values)  # live until the call is over
+    query, centers, values = (
+        _native.plain(query),
+        _native.plain(centers),
+        _native.plain(values),
+    )  # live until the call is over
     num_centers, features = centers.shape
     task = Task(
         **places,

@@ -67,8 +67,16 @@ class KernelRidge(SupportLayer):
 
     def forward(self, query: Tensor) -> Tensor:
         flat = isinstance(query, Tensor) and query.ndim == 2
-        rows = query if flat else self._flat(query)
-        found = kernel_ridge(rows, self.centers, self.values, backend=self.backend, **self._choices())
+        found = kernel_ridge(
+            query if flat else self._flat(query),
+            self.centers,
+            self.values,
+            kernel=self.kernel,
+            ridge=self.ridge,
+            trend=self.trend,
+            on_singular=self.on_singular,
+            backend=self.backend,
+        )
         return found if flat else found.reshape(*query.shape[:-1], self.out_features)
 
     def power_function(self, query: Tensor) -> Tensor:
