@@ -35,7 +35,8 @@ SAMPLES = 1000
 SCREEN_ROWS = 400
 RANDOM_STEPS, NEAR_STEPS = 40, 200
 REFINE_STEPS, REFINE_SECONDS = 200, 15.0
-NEGLIGIBLE = (0.03, 0.01, 0.003, 0.001)  # shares of the mean squared distance that are tried to do without, largest first
+NEGLIGIBLE = (0.01, 0.001, 0.0001)  # shares of the mean squared distance that are tried to do without, largest first
+UNCHANGED = 0.003  # of the loss: what leaving columns out may cost
 SINGLE_RIDGE = 1e-6  # least ridge whose neighbors are searched in float32
 
 
@@ -133,7 +134,7 @@ def _refined(values: Tensor, best: _Choice, wanted: Wanted) -> _Choice:
 
 @torch.no_grad()
 def _without_idle_columns(values: Tensor, best: _Choice, wanted: Wanted) -> _Choice:
-    """Without the most columns that together make next to nothing of a distance, if the loss is no larger then."""
+    """Without the most columns that together make next to nothing of a distance, if the loss is hardly larger then."""
     kernel = best.selection.kernel
     scales = kernel.lengthscale
     if isinstance(wanted.kernel, Kernel) or kernel.input_transform is not None or scales.ndim == 0:
@@ -148,7 +149,7 @@ def _without_idle_columns(values: Tensor, best: _Choice, wanted: Wanted) -> _Cho
             break
         fewer, profile = best.mapped[:, kept], type(kernel)(scales[kept])
         found = _select(fewer, values, profile, (1.0,), (best.selection.ridge,), wanted)
-        if found.score <= best.score:
+        if found.score <= best.score + UNCHANGED * abs(best.score):
             parts_of = [] if best.transform is None else [best.transform]
             return _Choice(found, Compose(*parts_of, Columns.keeping(kept)), fewer)
     return best
