@@ -22,7 +22,7 @@ def test_columns_far_below_their_lengthscale_are_dropped_if_the_loss_allows():
     best = choice(points, values, [0.5, 1.0, 40.0, 50.0])
     found = _without_idle_columns(values, best, WANTED)
     assert found.mapped.shape == (400, 2)
-    assert found.score <= 1.003 * best.score
+    assert found.score <= 1.01 * best.score
     assert torch.equal(found.kernel().embed(points), best.kernel().embed(points)[:, :2])
 
 

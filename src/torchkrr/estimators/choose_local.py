@@ -30,13 +30,12 @@ FIRST_RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 RIDGE_FACTORS = (0.1, 0.3, 1.0, 3.0)
 LEAST_RIDGE = 1e-4  # to start from: a smaller one hardly has a gradient
 LEAST_ROWS = 50  # to learn a metric from
-NEARLY = 0.01  # of the loss
+NEARLY = 0.01  # of the loss: what fewer neighbors or columns may cost
 SAMPLES = 1000
 SCREEN_ROWS = 400
 RANDOM_STEPS, NEAR_STEPS = 40, 200
 REFINE_STEPS, REFINE_SECONDS = 200, 15.0
 NEGLIGIBLE = (0.01, 0.001, 0.0001)  # shares of the mean squared distance that are tried to do without, largest first
-UNCHANGED = 0.003  # of the loss: what leaving columns out may cost
 SINGLE_RIDGE = 1e-6  # least ridge whose neighbors are searched in float32
 
 
@@ -149,7 +148,7 @@ def _without_idle_columns(values: Tensor, best: _Choice, wanted: Wanted) -> _Cho
             break
         fewer, profile = best.mapped[:, kept], type(kernel)(scales[kept])
         found = _select(fewer, values, profile, (1.0,), (best.selection.ridge,), wanted)
-        if found.score <= best.score + UNCHANGED * abs(best.score):
+        if found.score <= best.score + NEARLY * abs(best.score):
             parts_of = [] if best.transform is None else [best.transform]
             return _Choice(found, Compose(*parts_of, Columns.keeping(kept)), fewer)
     return best
