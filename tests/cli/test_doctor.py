@@ -2,9 +2,9 @@
 
 import json
 import pathlib
+import tomllib
 
 import pytest
-import tomllib
 import torch
 
 import torchkrr

@@ -1,0 +1,82 @@
+"""Empty virtual environments, with a wheel in them and nothing of this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from typing import Any
+
+from . import smoke
+from .building import CONSTRAINTS
+
+Done = subprocess.CompletedProcess[str]
+
+
+class Environment:
+    """Commands are run in an empty folder beside it, and see no package but those installed into it."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.bin, self.empty = folder / "bin", folder / "empty"
+        _checked(subprocess.run([sys.executable, "-m", "venv", str(folder)], capture_output=True, text=True, check=False))
+        self.empty.mkdir()
+
+    def install(self, wheel: pathlib.Path, extra: str | None = None, *, replace: bool = False) -> float:
+        """Seconds that it took. No bytecode is compiled beforehand, which for torch alone takes longer than the rest."""
+        start = time.monotonic()
+        what = str(wheel) if extra is None else f"{wheel}[{extra}]"
+        more = ["--force-reinstall", "--no-deps"] if replace else []
+        given = ["install", "--quiet", "--no-compile", "--disable-pip-version-check", "--constraint", str(CONSTRAINTS)]
+        _checked(self.run("python", "-m", "pip", *given, *more, what, seconds=1800))
+        return time.monotonic() - start
+
+    def install_exactly(self, requirement: str) -> float:
+        """Another version of something that is there, whatever the constraints."""
+        start = time.monotonic()
+        given = ("install", "--quiet", "--no-compile", "--disable-pip-version-check")
+        _checked(self.run("python", "-m", "pip", *given, requirement))
+        return time.monotonic() - start
+
+    def run(self, *command: str, seconds: float = 300) -> Done:
+        given = [str(self.bin / command[0]), *command[1:]]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+        kept |= {"PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(self.empty)}
+        return subprocess.run(given, cwd=self.empty, env=kept, capture_output=True, text=True, timeout=seconds, check=False)
+
+    def python(self, code: str) -> Done:
+        script = self.empty / "script.py"  # a file, since processes that are spawned read it again
+        script.write_text(code)
+        return self.run("python", str(script))
+
+
+def check(environment: Environment, version: str, *, extra: str | None, compiled: bool) -> dict[str, Any]:
+    """Import, the ten lines, each extra that is there, and the errors of those that are not."""
+    start = time.monotonic()
+    _checked(environment.run("python", "-m", "pip", "check"))
+    assert _checked(environment.run("torchkrr", "--version")).stdout == f"torchkrr {version}\n"
+    found = json.loads(_checked(environment.run("torchkrr", "doctor", "--json")).stdout)
+    assert found["problems"] == []
+    assert found["backend"]["backend"] == ("fused" if compiled else "torch"), found["backend"]
+    complete = {name for name, one in found["extras"].items() if one["complete"]}
+    assert set(smoke.EXTRAS) == set(found["extras"])
+    assert (extra is None and not complete) or extra in complete, f"of {extra} there is {sorted(complete)}"
+    _checked(environment.python(smoke.START + smoke.CORE))
+    _checked(environment.python(smoke.ten_lines()))
+    for name, code in smoke.EXTRAS.items():
+        done = environment.python(smoke.START + code)
+        if name in complete:
+            _checked(done)
+            continue
+        named = smoke.named_extras(done.stderr)
+        allowed = {name} | smoke.ALSO_NAMED.get(name, set())
+        assert done.returncode == 1, f"{name} is not installed, and its lines end with {done.returncode}"
+        assert named & allowed, f"without {name} the error names {sorted(named)}:\n{done.stderr[-2000:]}"
+    return {"seconds": round(time.monotonic() - start, 1), "complete": sorted(complete), "packages": found["packages"]}
+
+
+def _checked(done: Done) -> Done:
+    assert done.returncode == 0, f"{done.args} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+    return done
