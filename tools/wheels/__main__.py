@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -11,15 +12,15 @@ import re
 import shutil
 import sys
 import tempfile
-import time
 import tomllib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchkrr._files import replacing
 
 from . import smoke
-from .building import ROOT, build_all, check_files, files_of
-from .environments import Environment, check
+from .building import ROOT, Built, build_all, check_files, files_of
+from .environments import Cost, Environment, check
 from .metadata import check_metadata
 
 ENVIRONMENTS = ("core", *smoke.EXTRAS)
@@ -40,64 +41,58 @@ def main() -> None:
             temporary.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def check_all(folder: pathlib.Path, names: tuple[str, ...] | list[str]) -> dict[str, Any]:
-    start = time.monotonic()
-    built = build_all(folder / "built")
-    check_files(built)
-    check_metadata(built.wheel)
-    check_metadata(built.plain)
-    seconds = round(time.monotonic() - start, 1)
+def check_all(folder: pathlib.Path, names: Sequence[str]) -> dict[str, Any]:
+    with Cost() as cost:
+        built = build_all(folder / "built")
+        check_files(built)
+        check_metadata(built.wheel)
+        check_metadata(built.plain)
     sizes = {path.name: path.stat().st_size for path in (built.sdist, built.wheel)}
     said = ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in sizes.items())
-    print(f"built and compared in {seconds} s: {said}; {len(files_of(built.wheel))} files", flush=True)
-    version = _version(built.wheel)
+    print(f"built and compared in {cost}: {said}; {len(files_of(built.wheel))} files", flush=True)
     environments: dict[str, Any] = {}
     for name in names:
-        place = folder / name
-        environment = Environment(place)
-        extra = None if name == "core" else name
-        installing = environment.install(built.wheel, extra)
-        environments[name] = _told(name, installing, check(environment, version, extra=extra, compiled=True))
-        if name == "core":
-            installing = environment.install(built.plain, replace=True)
-            done = check(environment, version, extra=None, compiled=False)
-            environments["core, without a compiler"] = _told("core, without a compiler", installing, done)
-            oldest = oldest_numpy()
-            installing = environment.install_exactly(oldest)
-            done = check(environment, version, extra=None, compiled=False)
-            environments[f"core, {oldest}"] = _told(f"core, {oldest}", installing, done)
-        shutil.rmtree(place)
-    total = round(time.monotonic() - start, 1)
-    print(f"{len(environments)} environments in {total} s")
+        environments |= check_environment(name, built, folder / name)
+        shutil.rmtree(folder / name)
     some = "" if tuple(names) == ENVIRONMENTS else f" --only {','.join(names)}"
     return {
         "command": f"python -m tools.wheels{some}",
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "sizes": sizes,
-        "seconds_building": seconds,
-        "seconds": total,
+        "building, seconds": cost.record(),
         "environments": environments,
     }
+
+
+def check_environment(name: str, built: Built, place: pathlib.Path) -> dict[str, Any]:
+    """One environment; the core alone also without the compiled solver, and with the oldest numpy."""
+    environment, extra = Environment(place), None if name == "core" else name
+    version = built.wheel.name.split("-")[1]
+
+    def tried(title: str, install: Callable[[], None], *, compiled: bool) -> dict[str, Any]:
+        with Cost() as installing:
+            install()
+        with Cost() as checking:
+            found = check(environment, version, extra=extra, compiled=compiled)
+        extras = ", ".join(found["complete"]) or "none"
+        print(f"{title}: installed in {installing}, checked in {checking}; extras: {extras}", flush=True)
+        return {title: {"installing, seconds": installing.record(), "checking, seconds": checking.record(), **found}}
+
+    found = tried(name, functools.partial(environment.install, built.wheel, extra), compiled=True)
+    if name == "core":
+        plain = functools.partial(environment.install, built.plain, replace=True)
+        oldest = oldest_numpy()
+        found |= tried("core, without a compiler", plain, compiled=False)
+        found |= tried(f"core, {oldest}", functools.partial(environment.install_exactly, oldest), compiled=False)
+    return found
 
 
 def oldest_numpy() -> str:
     """The lowest version that the project claims; the oldest torch and Python are those of every environment."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (numpy,) = (text for text in project["dependencies"] if text.startswith("numpy"))
+    (numpy,) = (text for text in project["dependencies"] if re.match("numpy", text))
     return str(numpy).replace(">=", "==")
-
-
-def _told(name: str, installing: float, done: dict[str, Any]) -> dict[str, Any]:
-    extras = ", ".join(done["complete"]) or "none"
-    print(f"{name}: installed in {installing:.0f} s, checked in {done['seconds']:.0f} s; extras {extras}", flush=True)
-    return {"seconds_installing": round(installing, 1), **done}
-
-
-def _version(wheel: pathlib.Path) -> str:
-    found = re.match(r"torchkrr-([^-]+)-", wheel.name)
-    assert found is not None
-    return found[1]
 
 
 if __name__ == "__main__":

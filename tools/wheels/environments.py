@@ -16,6 +16,25 @@ from .building import CONSTRAINTS
 Done = subprocess.CompletedProcess[str]
 
 
+class Cost:
+    """`with Cost() as cost: ...`, then the seconds on the clock and those of the processor, of all that was started meanwhile."""
+
+    clock = processor = 0.0
+
+    def __enter__(self) -> Cost:
+        self._start, self._used = time.monotonic(), _processor_seconds()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clock, self.processor = time.monotonic() - self._start, _processor_seconds() - self._used
+
+    def __str__(self) -> str:
+        return f"{self.clock:.0f} s ({self.processor:.0f} of the processor)"
+
+    def record(self) -> dict[str, float]:
+        return {"clock": round(self.clock, 1), "processor": round(self.processor, 1)}
+
+
 class Environment:
     """Commands are run in an empty folder beside it, and see no package but those installed into it."""
 
@@ -24,21 +43,17 @@ class Environment:
         _checked(subprocess.run([sys.executable, "-m", "venv", str(folder)], capture_output=True, text=True, check=False))
         self.empty.mkdir()
 
-    def install(self, wheel: pathlib.Path, extra: str | None = None, *, replace: bool = False) -> float:
-        """Seconds that it took. No bytecode is compiled beforehand, which for torch alone takes longer than the rest."""
-        start = time.monotonic()
+    def install(self, wheel: pathlib.Path, extra: str | None = None, *, replace: bool = False) -> None:
+        """No bytecode is compiled beforehand, which for torch alone takes long."""
         what = str(wheel) if extra is None else f"{wheel}[{extra}]"
         more = ["--force-reinstall", "--no-deps"] if replace else []
         given = ["install", "--quiet", "--no-compile", "--disable-pip-version-check", "--constraint", str(CONSTRAINTS)]
         _checked(self.run("python", "-m", "pip", *given, *more, what, seconds=1800))
-        return time.monotonic() - start
 
-    def install_exactly(self, requirement: str) -> float:
+    def install_exactly(self, requirement: str) -> None:
         """Another version of something that is there, whatever the constraints."""
-        start = time.monotonic()
         given = ("install", "--quiet", "--no-compile", "--disable-pip-version-check")
         _checked(self.run("python", "-m", "pip", *given, requirement))
-        return time.monotonic() - start
 
     def run(self, *command: str, seconds: float = 300) -> Done:
         given = [str(self.bin / command[0]), *command[1:]]
@@ -54,7 +69,6 @@ class Environment:
 
 def check(environment: Environment, version: str, *, extra: str | None, compiled: bool) -> dict[str, Any]:
     """Import, the ten lines, each extra that is there, and the errors of those that are not."""
-    start = time.monotonic()
     _checked(environment.run("python", "-m", "pip", "check"))
     assert _checked(environment.run("torchkrr", "--version")).stdout == f"torchkrr {version}\n"
     found = json.loads(_checked(environment.run("torchkrr", "doctor", "--json")).stdout)
@@ -74,7 +88,12 @@ def check(environment: Environment, version: str, *, extra: str | None, compiled
         allowed = {name} | smoke.ALSO_NAMED.get(name, set())
         assert done.returncode == 1, f"{name} is not installed, and its lines end with {done.returncode}"
         assert named & allowed, f"without {name} the error names {sorted(named)}:\n{done.stderr[-2000:]}"
-    return {"seconds": round(time.monotonic() - start, 1), "complete": sorted(complete), "packages": found["packages"]}
+    return {"complete": sorted(complete), "packages": found["packages"]}
+
+
+def _processor_seconds() -> float:
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def _checked(done: Done) -> Done:
