@@ -17,7 +17,7 @@ Done = subprocess.CompletedProcess[str]
 
 
 class Cost:
-    """`with Cost() as cost: ...`, then the seconds on the clock and those of the processor, of all that was started meanwhile."""
+    """`with Cost() as cost: ...`, then its seconds: on the clock, and of the processor for all that was started."""
 
     clock = processor = 0.0
 
@@ -55,7 +55,7 @@ class Environment:
         given = ("install", "--quiet", "--no-compile", "--disable-pip-version-check")
         _checked(self.run("python", "-m", "pip", *given, requirement))
 
-    def run(self, *command: str, seconds: float = 300) -> Done:
+    def run(self, *command: str, seconds: float = 900) -> Done:
         given = [str(self.bin / command[0]), *command[1:]]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
         kept |= {"PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(self.empty)}
