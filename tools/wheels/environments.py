@@ -61,10 +61,14 @@ class Environment:
         kept |= {"PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(self.empty)}
         return subprocess.run(given, cwd=self.empty, env=kept, capture_output=True, text=True, timeout=seconds, check=False)
 
-    def python(self, code: str) -> Done:
-        script = self.empty / "script.py"  # a file, since processes that are spawned read it again
-        script.write_text(code)
-        return self.run("python", str(script))
+    def attempts(self, codes: dict[str, str]) -> dict[str, str | None]:
+        """What went wrong in each of the pieces of code, `None` where nothing did."""
+        script, given, found = (self.empty / name for name in ("script.py", "codes.json", "found.json"))
+        script.write_text(smoke.RUNNER)
+        given.write_text(json.dumps(codes))
+        _checked(self.run("python", str(script), str(given), str(found)))
+        errors: dict[str, str | None] = json.loads(found.read_text())
+        return errors
 
 
 def check(environment: Environment, version: str, *, extra: str | None, compiled: bool) -> dict[str, Any]:
@@ -77,17 +81,13 @@ def check(environment: Environment, version: str, *, extra: str | None, compiled
     complete = {name for name, one in found["extras"].items() if one["complete"]}
     assert set(smoke.EXTRAS) == set(found["extras"])
     assert (extra is None and not complete) or extra in complete, f"of {extra} there is {sorted(complete)}"
-    _checked(environment.python(smoke.START + smoke.CORE))
-    _checked(environment.python(smoke.ten_lines()))
-    for name, code in smoke.EXTRAS.items():
-        done = environment.python(smoke.START + code)
-        if name in complete:
-            _checked(done)
-            continue
-        named = smoke.named_extras(done.stderr)
-        allowed = {name} | smoke.ALSO_NAMED.get(name, set())
-        assert done.returncode == 1, f"{name} is not installed, and its lines end with {done.returncode}"
-        assert named & allowed, f"without {name} the error names {sorted(named)}:\n{done.stderr[-2000:]}"
+    extras = {name: smoke.START + code for name, code in smoke.EXTRAS.items()}
+    errors = environment.attempts({"": smoke.START + smoke.CORE, "ten lines": smoke.ten_lines(), **extras})
+    for name in ("", "ten lines", *complete):
+        assert errors[name] is None, f"{name or 'the import'} failed:\n{errors[name]}"
+    for name in set(extras) - complete:
+        error, allowed = errors[name] or "", {name} | smoke.ALSO_NAMED.get(name, set())
+        assert smoke.named_extras(error) & allowed, f"without {name} the error does not name it:\n{error or 'there is none'}"
     return {"complete": sorted(complete), "packages": found["packages"]}
 
 

@@ -6,6 +6,23 @@ import re
 
 from .building import ROOT
 
+# All in one process: torch takes longer to import than most of them to run. Spawned processes import this file again.
+RUNNER = """
+import contextlib, io, json, pathlib, sys, traceback
+
+def attempt(code):
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(code, "smoke", "exec"), {"__name__": "__main__"})
+    except BaseException:
+        return said.getvalue() + traceback.format_exc()
+    return None
+
+if __name__ == "__main__":
+    codes = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    pathlib.Path(sys.argv[2]).write_text(json.dumps({name: attempt(code) for name, code in codes.items()}))
+"""
 START = """
 import pathlib, sys, tempfile
 import torch, torchkrr
@@ -64,8 +81,7 @@ backbone = open_backbone("timm/resnet10t", random_weights=True, size=32)
     "rl": """
 small = ("--set", "hidden=16", "--set", "num_centers=8", "--set", "random_states=100", "--evaluation-episodes", "1")
 game = ("--environment", "LunarLander-v3", "--processes", "1", "--seeds", "1", "--episodes", "1")
-if __name__ == "__main__":
-    command("lander", *game, *small, "--agent", "dqk", "--out", folder / "lander")
+command("lander", *game, *small, "--agent", "dqk", "--out", folder / "lander")
 """,
     "demo": """
 command("transfer", "--dataset", "digits", "--budgets", "30", "--seeds", "1", "--readouts", "sk", "--out", folder / "demo")
