@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    # Late: --help needs none of it.
+    # Late: --help needs none of it. First, so that the extra which is named is enough for the rest.
+    importlib.import_module("..experiments.extras", __package__).needed("sklearn", "torchkrr transfer")
     config_of = importlib.import_module("..experiments.config", __package__).Config
     transfer = importlib.import_module("..experiments.transfer", __package__)
     summary = importlib.import_module("..experiments.summary", __package__)
