@@ -5,12 +5,12 @@ INSTALLED := $(VENV)/.installed
 
 DATA ?= uci
 
-.PHONY: demo test lint types unit without-compiler bench bench-tuning bench-uci lander lander-study figures clean
+.PHONY: demo test lint types unit without-compiler package wheels bench bench-tuning bench-uci lander lander-study figures clean
 
 demo: $(INSTALLED)
 	$(BIN)/torchkrr transfer --dataset digits --backbone digits --budgets 30,100,300,all --seeds 3 --out runs/demo
 
-test: lint types unit without-compiler
+test: lint types unit without-compiler package
 
 # One intra-op thread per test process: the processes share the cores.
 unit: $(INSTALLED)
@@ -27,6 +27,14 @@ without-compiler: $(INSTALLED)
 		print(report); assert 'without-compiler' in torchkrr.__file__ and report.library is None"
 	OMP_NUM_THREADS=1 WITHOUT_COMPILER=1 PYTHONPATH=$(BARE)/package $(BIN)/python -m pytest -n auto -q \
 		tests/core tests/functional tests/nn tests/test_identities.py tests/test_oracles.py tests/test_hard_problems.py
+
+# Sdist and wheel, in an empty environment with torch and numpy alone, compiled and not. `wheels` tries every extra too,
+# each in an environment of its own, and records what it found.
+package: $(INSTALLED)
+	$(BIN)/python -m tools.wheels --only core
+
+wheels: $(INSTALLED)
+	$(BIN)/python -m tools.wheels --record docs/results/wheels.json
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

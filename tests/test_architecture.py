@@ -14,7 +14,7 @@ PACKAGE = pathlib.Path(torchkrr.__file__).parent
 LAYERS = [
     {"__version__", "errors"},
     {"_threads"},
-    {"_checks", "_chunking", "_files", "_native", "_precision", "_progress", "_state"},
+    {"_checks", "_chunking", "_extras", "_files", "_native", "_precision", "_progress", "_state"},
     {"distances"},
     {"_radial"},
     {"transforms"},
@@ -28,6 +28,7 @@ LAYERS = [
     {"models"},
     {"distributed"},
     {"experiments"},
+    {"diagnosis"},
     {"commands"},
     {"options"},
     {"cli"},
@@ -83,6 +84,10 @@ ORDERED_FOLDERS = {
     ],
     "commands": [
         *("tables", "values", "features", "targets", "scores", "writing", "parts", "ranks", "fit", "predict", "evaluate"),
+    ],
+    "options": [
+        *("kinds", "tables", "shells", "fit", "predict", "evaluate", "doctor", "completion"),
+        *("transfer", "classify", "lander"),
     ],
 }
 MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]
@@ -171,6 +176,7 @@ def test_core_needs_only_torch_and_numpy():
         "signal",
         "stat",
         "string",
+        "subprocess",
         "sys",
         "threading",
         "traceback",

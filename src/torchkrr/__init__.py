@@ -28,7 +28,7 @@ __all__ = [
     "tune",
     "tuning",
 ]
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:

@@ -49,7 +49,7 @@ def test_a_classification_is_that_of_the_layer_and_its_reasons_add_up():
 
 def test_the_command_names_class_probability_indicator_and_examples(folder, capsys):
     image = sorted((folder / "data" / "digit 3").glob("*.png"))[0]
-    works("classify", folder / "out" / "head.safetensors", image, "--explain", "2", "--quiet")
+    works("classify", folder / "out" / "head.safetensors", image, "--explain", "2")
     line, reason = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{image}: digit 3  ")
     assert "error indicator 0." in line
@@ -59,7 +59,7 @@ def test_the_command_names_class_probability_indicator_and_examples(folder, caps
 def test_folders_json_and_csv_say_the_same(folder, capsys):
     head, images, out = folder / "out" / "head.safetensors", folder / "data" / "digit 7", folder / "found.csv"
     works("classify", head, images, "--json", "--out", out)
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = json.loads(capsys.readouterr().out)["predictions"]
     with open(out, newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(lines) == len(rows) == len(list(images.glob("*.png")))
@@ -77,7 +77,7 @@ def test_a_head_on_features_classifies_features(tmp_path, capsys):
     query, _ = digits(3, start=1000)
     np.savez(tmp_path / "query.npz", features=query.numpy())
     works("classify", tmp_path / "head.safetensors", tmp_path / "query.npz", "--json")
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert len(json.loads(capsys.readouterr().out)["predictions"]) == 3
     message = fails(capsys, "classify", tmp_path / "head.safetensors", tmp_path / "image.png")
     assert "made from given features" in message
     np.savez(tmp_path / "other.npz", points=query.numpy())

@@ -154,6 +154,10 @@ def test_command_writes_report_figure_and_animation(tmp_path, capsys):
     assert {"lander.md", "lander.jsonl", "lander.png"} <= {path.name for path in out.iterdir()}
     assert [json.loads(line)["label"] for line in (out / "lander.jsonl").read_text().splitlines()] == ["dqn", "dqk"]
     assert not list(out.glob("*.partial"))
+    assert main(["lander", "--seeds", "1", "--episodes", "3", *SMOKE, "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(run["label"], run["seed"], run["games"]) for run in found["runs"]] == [("dqn", 0, 3), ("dqk", 0, 3)]
+    assert found["unfinished"] == 0
     gif = tmp_path / "game.gif"
     assert main(["lander", "--watch", str(out / "dqk-seed0.pt"), "--out", str(gif)]) == 0
     assert capsys.readouterr().out.startswith("reward ")
@@ -167,10 +171,22 @@ def test_command_writes_report_figure_and_animation(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set", "speed=3"], "--set takes NAME=VALUE with a name among"),
-        (["--set", "seed=3"], "--set takes NAME=VALUE with a name among"),
-        (["--set", "hidden=many"], "--set hidden takes a value such as 64"),
-        (["--study", "--variants", "best"], "There is no variant 'best'. Choose among dqn, dqk"),
+        (["--set", "speed=3"], "--set: takes NAME=VALUE with a name among"),
+        (["--set", "seed=3"], "--set: takes NAME=VALUE with a name among"),
+        (["--set", "hidden=many"], "--set: hidden takes a value such as 64"),
+        (["--study", "--variants", "best"], "there is no variant 'best', choose among dqn, dqk"),
+    ],
+)
+def test_wrong_settings_are_usage_errors(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["lander", *arguments])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         (["--watch", "missing.pt"], "There is no checkpoint at missing.pt"),
         (["--watch", "missing.pt", "--out", "game.mp4"], "must end in .gif"),
     ],

@@ -1,5 +1,6 @@
 """Runs from data to report, on a features file and on a folder of images; interrupted ones give the same numbers."""
 
+import json
 import os
 import pathlib
 import signal
@@ -139,6 +140,13 @@ def test_the_command_prints_a_table(tmp_path, capsys):
     assert "320 training and 80 test examples of 10 classes; 64 features as given" in printed
     assert "weighted kNN" in printed
     assert str(pathlib.Path(out) / "report.html") in printed
+    assert main([*given, "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(cell["readout"], cell["budget"]) for cell in found["results"]] == [
+        (r, b) for r in ("sk", "knn") for b in (50, 320)
+    ]
+    assert found["reused"] == found["records"] == 4
+    assert str(pathlib.Path(out) / "report.html") in found["written"]
 
 
 @pytest.mark.parametrize(

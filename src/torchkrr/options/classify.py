@@ -5,41 +5,40 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib
-import json
 from typing import Any
 
 from .._files import replacing, writable
+from . import kinds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("head", help="head.safetensors, written by transfer")
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="images, or folders of them; .npz for heads on features")
     parser.add_argument("--weights", metavar="FILE", help="of the backbone, if transfer was given a file")
-    parser.add_argument("--explain", type=_count, default=3, metavar="K", help="the K training examples of most weight (3)")
+    parser.add_argument(
+        "--explain", type=kinds.count, default=3, metavar="K", help="the K training examples of most weight (3)"
+    )
     parser.add_argument("--out", metavar="FILE", help="a CSV file for the predictions")
-    parser.add_argument("--json", action="store_true", help="one line of JSON for each image")
 
 
-def run(args: argparse.Namespace) -> None:
-    # Late: --help needs none of it.
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    # Late: --help needs none of it. First, so that the extra which is named is enough for the rest.
+    importlib.import_module("..experiments.extras", __package__).needed("sklearn", "torchkrr classify")
     heads, asking, classifying = (
         importlib.import_module(f"..experiments.{name}", __package__) for name in ("heads", "asked_images", "classify")
     )
     if args.out is not None:
         writable(args.out)
     head = heads.read_head(args.head)
-    asked = asking.read_asked(head, args.images, weights=args.weights, progress=not (args.quiet or args.json))
+    asked = asking.read_asked(head, args.images, weights=args.weights, progress=not args.quiet)
     found = classifying.classify(head, asked.features, explained=args.explain)
     rows = [_plain(name, one, head.classes) for name, one in zip(asked.names, found, strict=True)]
     if args.out is not None:
         _write_csv(args.out, rows)
-    if args.json:
-        for row in rows:
-            print(json.dumps(row))
-    elif args.out is None:
-        print("\n".join(_lines(row) for row in rows))
-    elif not args.quiet:
         print(f"{len(rows)} predictions: {args.out}")
+    else:
+        print("\n".join(_lines(row) for row in rows))
+    return {"predictions": rows, "out": args.out}
 
 
 def _plain(name: str, found: Any, classes: list[str]) -> dict[str, Any]:
@@ -70,9 +69,3 @@ def _write_csv(path: str, rows: list[dict[str, Any]]) -> None:
         for row in rows:
             because = [value for one in row["because"] for value in (one["item"], one["label"], one["weight"])]
             writer.writerow([row["image"], row["prediction"], row["probability"], row["error_indicator"], *because])
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)

@@ -6,36 +6,37 @@ import argparse
 import os
 import pathlib
 import shlex
-import sys
-from typing import Any
+from typing import Any, NamedTuple
+
+from . import kinds
 
 STUDY_SEEDS = 3
 OWN = ("agent", "environment", "seed", "episodes", "evaluation_episodes", "checkpoint_every", "variant")  # other options
+MEANS = {"reward": "rewards", "evaluation": "evaluation"}
 TRUTH = {"true": True, "false": False}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--agent", choices=("dqn", "dqk", "both"), default="both", help="plain, with kernels, or both (both)")
-    add("--seeds", type=_count, metavar="N", help="runs of each agent, seeds 0 to N - 1 (5; of a study 3)")
-    add("--episodes", type=_count, default=500, metavar="N", help="games of each run (500)")
+    add("--seeds", type=kinds.count, metavar="N", help="runs of each agent, seeds 0 to N - 1 (5; of a study 3)")
+    add("--episodes", type=kinds.count, default=500, metavar="N", help="games of each run (500)")
     add("--environment", default="LunarLander-v3", metavar="NAME", help="a game with numbered actions (LunarLander-v3)")
-    add("--evaluation-episodes", type=_natural, default=100, metavar="N", help="games after training (100)")
-    add("--checkpoint-every", type=_count, default=25, metavar="N", help="games between checkpoints (25)")
-    add("--processes", type=_count, default=os.cpu_count() or 1, metavar="N", help="runs at a time (one per core)")
+    add("--evaluation-episodes", type=kinds.natural, default=100, metavar="N", help="games after training (100)")
+    add("--checkpoint-every", type=kinds.count, default=25, metavar="N", help="games between checkpoints (25)")
+    add("--processes", type=kinds.count, default=os.cpu_count() or 1, metavar="N", help="runs at a time (one per core)")
     add("--out", type=pathlib.Path, metavar="PATH", help="folder of checkpoints, records and report (runs/lander)")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="any other number of the experiment")
+    add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="any other number of the experiment")
     add("--study", action="store_true", help="variants of the kernel agent instead of the two agents")
-    add("--variants", type=_names, metavar="A,B", help="of the study: only these")
+    add("--variants", type=_variants, metavar="A,B", help="of the study: only these")
     add("--time-limit", type=float, metavar="MINUTES", help="begin no run later; the same command goes on")
     add("--watch", metavar="CHECKPOINT", help="draw a game of this agent into an animated file, --out, instead")
-    add("--game", type=_natural, default=0, metavar="N", help="of --watch: which game (0)")
+    add("--game", type=kinds.natural, default=0, metavar="N", help="of --watch: which game (0)")
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.watch is not None:
-        _watch(args)
-        return
+        return _watch(args)
     from ..experiments import lander_figure, lander_report, lander_runs  # late: --help needs no torch
 
     configs = _configs(args)
@@ -44,71 +45,84 @@ def run(args: argparse.Namespace) -> None:
     try:
         records = lander_runs.run_all(configs, folder, processes=args.processes, seconds=seconds, progress=not args.quiet)
     except KeyboardInterrupt:
-        print("torchkrr: interrupted. The same command goes on from the last checkpoints.", file=sys.stderr, flush=True)
-        raise SystemExit(130) from None
-    if not records:
-        print(f"torchkrr: no run was finished in time; {folder} has what was begun.", file=sys.stderr)
-        return
-    text = lander_report.write_report(folder, records, _command(args))
-    lander_figure.draw(records, folder / "lander.png")
-    if not args.quiet:
-        print(text)
-        print(f"wrote lander.md, lander.jsonl and lander.png to {folder}")
-        if len(records) < len(configs):
-            print(f"{len(configs) - len(records)} runs are not finished. The same command goes on with them.")
+        raise KeyboardInterrupt("The same command goes on from the last checkpoints.") from None
+    written: list[pathlib.Path] = []
+    if records:
+        print(lander_report.write_report(folder, records, _command(args)))
+        lander_figure.draw(records, folder / "lander.png")
+        written = [folder / name for name in ("lander.md", "lander.jsonl", "lander.png")]
+        print(f"wrote {', '.join(map(str, written))}")
+    unfinished = len(configs) - len(records)
+    if unfinished:
+        print(f"{unfinished} runs are not finished. The same command goes on with them.")
+    return {"runs": [_short(record) for record in records], "unfinished": unfinished, "written": written}
+
+
+def _short(record: dict[str, Any]) -> dict[str, Any]:
+    """What the table of the report is made of; lander.jsonl has it all."""
+    means = {f"mean_{name}": sum(record[key]) / len(record[key]) if record[key] else None for name, key in MEANS.items()}
+    return {"label": record["label"], "seed": record["config"]["seed"], "games": len(record["rewards"]), **means}
 
 
 def _configs(args: argparse.Namespace) -> list[Any]:
-    from ..errors import InputError
     from ..experiments.lander_config import Config
-    from ..experiments.lander_study import VARIANTS, study
+    from ..experiments.lander_study import study
 
     common = {
         "environment": args.environment,
         "episodes": args.episodes,
         "evaluation_episodes": args.evaluation_episodes,
         "checkpoint_every": args.checkpoint_every,
-        **_settings(args.set),
+        **{setting.name: setting.value for setting in args.set},
     }
     seeds = list(range(args.seeds or (STUDY_SEEDS if args.study else 5)))
     if args.study:
-        unknown = [name for name in args.variants or [] if name not in VARIANTS]
-        if unknown:
-            raise InputError(f"There is no variant {unknown[0]!r}. Choose among {', '.join(VARIANTS)}.")
         return study(Config(**common), seeds, args.variants)
     agents = ("dqn", "dqk") if args.agent == "both" else (args.agent,)
     return [Config(**{**common, "agent": agent, "seed": seed}) for seed in seeds for agent in agents]
 
 
-def _settings(given: list[str]) -> dict[str, Any]:
-    """`NAME=VALUE` as fields of the configuration, by the type of their defaults."""
+class Setting(NamedTuple):
+    name: str
+    value: Any
+    text: str  # as it was given
+
+
+def _setting(text: str) -> Setting:
+    """`NAME=VALUE` as a field of the configuration, by the type of its default."""
     import dataclasses
 
-    from ..errors import InputError
     from ..experiments.lander_config import Config
 
     fields: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Config)}
-    found: dict[str, Any] = {}
-    for text in given:
-        name, separator, value = text.partition("=")
-        if not separator or name not in fields or name in OWN:
-            others = ", ".join(field for field in fields if field not in OWN)
-            raise InputError(f"--set takes NAME=VALUE with a name among {others}, got {text!r}.")
-        default = fields[name]
-        try:
-            found[name] = TRUTH[value.lower()] if isinstance(default, bool) else type(default)(value)
-        except (KeyError, ValueError):
-            raise InputError(f"--set {name} takes a value such as {default!r}, got {value!r}.") from None
+    name, separator, value = text.partition("=")
+    if not separator or name not in fields or name in OWN:
+        others = ", ".join(field for field in fields if field not in OWN)
+        raise kinds.Wrong(f"takes NAME=VALUE with a name among {others}, got {text!r}")
+    default = fields[name]
+    try:
+        return Setting(name, TRUTH[value.lower()] if isinstance(default, bool) else type(default)(value), text)
+    except (KeyError, ValueError):
+        raise kinds.Wrong(f"{name} takes a value such as {default!r}, got {value!r}") from None
+
+
+def _variants(text: str) -> list[str]:
+    from ..experiments.lander_study import VARIANTS
+
+    found = kinds.names(text)
+    unknown = [name for name in found if name not in VARIANTS]
+    if unknown:
+        raise kinds.Wrong(f"there is no variant {unknown[0]!r}, choose among {', '.join(VARIANTS)}")
     return found
 
 
-def _watch(args: argparse.Namespace) -> None:
+def _watch(args: argparse.Namespace) -> dict[str, Any]:
     from ..experiments.lander_watch import watch
 
     out = pathlib.Path(args.watch).with_suffix(".gif") if args.out is None else args.out
     reward = watch(args.watch, out, game_number=args.game)
-    if not args.quiet:
-        print(f"reward {reward:.1f}: {out}")
+    print(f"reward {reward:.1f}: {out}")
+    return {"reward": reward, "out": out}
 
 
 def _command(args: argparse.Namespace) -> str:
@@ -118,20 +132,4 @@ def _command(args: argparse.Namespace) -> str:
     parts += [f"--seeds {args.seeds}"] if args.seeds else []
     parts += [f"--episodes {args.episodes}", f"--environment {args.environment}"]
     parts += [f"--evaluation-episodes {args.evaluation_episodes}"] if args.evaluation_episodes != 100 else []
-    return " ".join([*parts, *(f"--set {shlex.quote(text)}" for text in args.set)])
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)
-
-
-def _natural(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number that is not negative, got {text!r}")
-    return int(text)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
+    return " ".join([*parts, *(f"--set {shlex.quote(setting.text)}" for setting in args.set)])

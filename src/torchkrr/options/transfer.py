@@ -7,6 +7,7 @@ import importlib
 from typing import Any
 
 from ..errors import KernelRidgeError
+from . import kinds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,23 +22,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     frozen.add_argument("--weights", metavar="FILE", help="its weights from a file, instead of its own pretrained ones")
     frozen.add_argument("--random-weights", action="store_true", help="untrained, to try things out")
-    frozen.add_argument("--size", type=_count, metavar="N", help="pixels of the images it is given")
+    frozen.add_argument("--size", type=kinds.count, metavar="N", help="pixels of the images it is given")
     frozen.add_argument("--layer", metavar="NAME", help="where features are taken from (before its classifier)")
     frozen.add_argument("--pooling", default="mean", metavar="NAME", help="how maps and tokens become vectors (mean)")
     frozen.add_argument("--device", default="cpu", help="of the backbone (cpu)")
-    frozen.add_argument("--batch-size", type=_count, default=64, metavar="N", help="images at a time (64)")
+    frozen.add_argument("--batch-size", type=kinds.count, default=64, metavar="N", help="images at a time (64)")
     what = parser.add_argument_group("readouts")
     what.add_argument(
         "--budgets", type=_budgets, default=(100, 1000, 10_000, None), metavar="N,N,all", help="labels (100,1000,10000,all)"
     )
-    what.add_argument("--seeds", type=_count, default=5, metavar="N", help="subsamples of each budget below all (5)")
+    what.add_argument("--seeds", type=kinds.count, default=5, metavar="N", help="subsamples of each budget below all (5)")
     what.add_argument("--readouts", type=_names, metavar="A,B", help="some of the readouts only")
     parser.add_argument("--out", default="runs/transfer", metavar="DIR", help="results (runs/transfer)")
     parser.add_argument("--cache", metavar="DIR", help="features (DIR/features)")
 
 
-def run(args: argparse.Namespace) -> None:
-    # Late: --help needs none of it.
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    # Late: --help needs none of it. First, so that the extra which is named is enough for the rest.
+    importlib.import_module("..experiments.extras", __package__).needed("sklearn", "torchkrr transfer")
     config_of = importlib.import_module("..experiments.config", __package__).Config
     transfer = importlib.import_module("..experiments.transfer", __package__)
     summary = importlib.import_module("..experiments.summary", __package__)
@@ -49,13 +51,19 @@ def run(args: argparse.Namespace) -> None:
         outcome = transfer.run(config, progress=not args.quiet)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"What is done is kept in {config.out}; the same command goes on from there.") from None
-    if args.quiet:
-        return
+    written = [outcome.out / name for name in transfer.WRITTEN]
     print(outcome.inputs.described)
     if outcome.reused:
         print(f"{outcome.reused} of {len(outcome.records)} results were there already")
     print(summary.text_table(outcome.cells))
-    print(f"wrote {', '.join(str(outcome.out / name) for name in transfer.WRITTEN)}")
+    print(f"wrote {', '.join(map(str, written))}")
+    return {
+        "data": outcome.inputs.described,
+        "results": [cell._asdict() for cell in outcome.cells],
+        "records": len(outcome.records),
+        "reused": outcome.reused,
+        "written": written,
+    }
 
 
 FIELDS = (
@@ -80,9 +88,3 @@ def _names(text: str) -> tuple[str, ...]:
     except KernelRidgeError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return names
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)

@@ -102,4 +102,4 @@ def import_pyplot() -> Any:
     try:
         return importlib.import_module("matplotlib.pyplot")
     except ImportError:
-        raise MissingExtraError("Plots need matplotlib. Install it with: pip install 'torchkrr[plot]'") from None
+        raise MissingExtraError('Plots need matplotlib, which is not installed: pip install "torchkrr[plot]".') from None

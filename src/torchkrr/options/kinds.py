@@ -1,0 +1,63 @@
+"""How the words given to options are read; what cannot be read is wrong usage."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import Any
+
+Wrong = argparse.ArgumentTypeError
+
+
+def count(text: str) -> int:
+    """
+    Example:
+        >>> count("12")
+        12
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise Wrong(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def natural(text: str) -> int:
+    if not text.isdecimal():
+        raise Wrong(f"must be a whole number that is not negative, got {text!r}")
+    return int(text)
+
+
+def names(text: str) -> list[str]:
+    """
+    Example:
+        >>> names("age, sex")
+        ['age', 'sex']
+    """
+    found = [name.strip() for name in text.split(",")]
+    if not all(found) or len(set(found)) < len(found):
+        raise Wrong(f"must be different names, separated by commas, got {text!r}")
+    return found
+
+
+def share(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < 1:
+        raise Wrong(f"must lie between 0 and 1, such as 0.9, got {text!r}")
+    return found
+
+
+def delimiter(text: str) -> str:
+    text = {"tab": "\t", "\\t": "\t"}.get(text, text)
+    if len(text) != 1 or not text.isascii():
+        raise Wrong(f"must be one character or tab, got {text!r}")
+    return text
+
+
+def auto_or(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        return text if text == "auto" else kind(text)
+
+    return read

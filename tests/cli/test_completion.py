@@ -1,0 +1,81 @@
+"""Scripts for shells know every command and option, and complete them in those shells that are here."""
+
+import shutil
+import subprocess
+
+import pytest
+from tests.cli.test_flags import subparser
+
+from torchkrr.cli import COMMANDS, main
+from torchkrr.options.shells import SHELLS
+
+CASES = {
+    "torchkrr ": {*COMMANDS, "-h", "--help", "--version"},
+    "torchkrr ev": {"evaluate"},
+    "torchkrr fit --task ": {"auto", "regression", "classification"},
+    "torchkrr fit train.csv --target price --me": {"--metric"},
+    "torchkrr predict m.krr --i": {"--interval", "--id"},
+    "torchkrr lander --agent d": {"dqn", "dqk"},
+    "torchkrr completion ": {"bash", "zsh", "fish"},
+    "torchkrr --version fi": {"fit"},
+}
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request):
+    return request.param
+
+
+def script(shell, capsys):
+    assert main(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+def completed(shell, text, line, folder):
+    """What the shell offers for the last word of a line."""
+    words = line.split(" ")
+    if shell == "bash":
+        given = " ".join(f"'{word}'" for word in words)
+        end = f"COMP_WORDS=({given}); COMP_CWORD={len(words) - 1}; _torchkrr; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        command = ["bash", "--norc", "-c", f"{text}\n{end}"]
+    else:
+        (folder / "torchkrr.fish").write_text(text)
+        command = ["fish", "--no-config", "-c", f"source {folder / 'torchkrr.fish'}; complete -C '{line}'"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, cwd=folder)
+    assert done.stderr == ""
+    return {found.split("\t")[0] for found in done.stdout.splitlines() if found}
+
+
+def test_every_command_and_option_is_in_the_script(shell, capsys):
+    text = script(shell, capsys)
+    for name in COMMANDS:
+        assert name in text
+        for action in subparser(name)._actions:
+            for flag in action.option_strings:
+                assert (f"-l {flag[2:]}" if shell == "fish" and flag.startswith("--") else flag.lstrip("-")) in text
+
+
+@pytest.mark.parametrize("line", CASES)
+def test_bash_completes(line, capsys, tmp_path):
+    assert completed("bash", script("bash", capsys), line, tmp_path) == CASES[line]
+
+
+def test_bash_leaves_files_to_itself(capsys, tmp_path):
+    """Nothing is offered, and `-o default` stands for files; numbers and names of columns are not files."""
+    text = script("bash", capsys)
+    assert completed("bash", text, "torchkrr fit --out ", tmp_path) == set()
+    assert completed("bash", text, "torchkrr evaluate ", tmp_path) == set()
+    assert "fit:--out) :; return" in text
+    assert "complete -o default -F _torchkrr torchkrr" in text
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@pytest.mark.parametrize("line", ["torchkrr ev", "torchkrr fit --task ", "torchkrr completion "])
+def test_fish_completes(line, capsys, tmp_path):
+    assert CASES[line] <= completed("fish", script("fish", capsys), line, tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_can_read_its_script(capsys, tmp_path):
+    (tmp_path / "_torchkrr").write_text(script("zsh", capsys))
+    subprocess.run(["zsh", "-f", "-n", str(tmp_path / "_torchkrr")], check=True, timeout=30)

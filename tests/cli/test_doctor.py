@@ -1,0 +1,111 @@
+"""The doctor says what is here, and notices what is broken."""
+
+import json
+import pathlib
+import tomllib
+
+import pytest
+import torch
+
+import torchkrr
+from torchkrr import _extras, _native, diagnosis
+from torchkrr.cli import main
+
+PROJECT = tomllib.loads((pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture
+def without_imports(monkeypatch):
+    """The slow part of it left out."""
+    monkeypatch.setattr(diagnosis, "import_errors", lambda distributions: {})
+
+
+def test_a_sound_installation(capsys):
+    assert main(["doctor", "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert err == ""
+    assert found["problems"] == []
+    assert found["torchkrr"] == torchkrr.__version__
+    assert found["packages"]["torch"] == torch.__version__
+    assert found["backend"]["threads"] == torch.get_num_threads()
+    assert found["backend"]["library"] == torchkrr.backend_report().library
+    assert list(found["extras"]) == list(_extras.ADDS)
+    assert all(extra["complete"] for extra in found["extras"].values()), found["extras"]
+    assert found["cache"]["bytes"] >= 0
+
+
+def test_every_extra_for_users_is_explained():
+    assert list(_extras.ADDS) == [name for name in PROJECT["optional-dependencies"] if name != "dev"]
+
+
+def test_requirements_are_those_of_the_project():
+    assert [str(one) for one in _extras.core_requirements()] == PROJECT["dependencies"]
+    found = {name: {str(one) for one in needed} for name, needed in _extras.extra_requirements().items()}
+    assert found["faiss"] == {"faiss-cpu>=1.11"}
+    assert found["cli"] == {"scikit-learn>=1.7", "safetensors>=0.5", "pandas>=2.2", "pyarrow>=18"}  # two extras further
+    assert {"gymnasium>=1.2", "matplotlib>=3.10", "pillow>=11"} < found["rl"]
+    assert any(name.lower().startswith("box2d") for name in found["rl"])  # an extra of another package
+
+
+def test_a_missing_package_says_what_its_extra_would_add(monkeypatch, capsys, without_imports):
+    version = _extras.installed_version
+    there = {"faiss-cpu": None, "pandas": "1.5.3"}
+    monkeypatch.setattr(_extras, "installed_version", lambda name: there[name] if name in there else version(name))
+    assert main(["doctor"]) == 0
+    lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if line.startswith("extra")}
+    assert lines["ot"].split()[2:] == ["complete"]
+    assert "not there (needs faiss-cpu>=1.11); adds approximate search" in lines["faiss"]
+    assert lines["faiss"].endswith('pip install "torchkrr[faiss]"')
+    assert "needs pandas>=2.2" in lines["cli"]
+
+
+def test_a_compiled_solver_that_cannot_be_loaded(monkeypatch, tmp_path, capsys, without_imports):
+    (tmp_path / "fused_baseline.some.so").write_bytes(b"nonsense")
+    monkeypatch.setattr(_native, "FOLDER", tmp_path)
+    _native.library.cache_clear()
+    try:
+        assert main(["doctor", "--quiet"]) == 1
+    finally:
+        _native.library.cache_clear()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "The compiled solver (fused_baseline.some.so) cannot be loaded" in err
+
+
+def test_no_compiled_solver_is_no_problem(monkeypatch, tmp_path, capsys, without_imports):
+    monkeypatch.setattr(_native, "FOLDER", tmp_path)
+    _native.library.cache_clear()
+    try:
+        assert main(["doctor"]) == 0
+    finally:
+        _native.library.cache_clear()
+    assert "solver    torch: it was not compiled" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "message"),
+    [
+        (torch.linalg, "solve", "torch.linalg.solve gives wrong solutions of batches"),
+        (torch, "cholesky_solve", "torch.cholesky_solve gives wrong solutions of batches"),
+    ],
+)
+def test_wrong_solutions_are_noticed(module, name, message, monkeypatch, capsys, without_imports):
+    right = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *given: right(*given) * (1 + 1e-6))
+    assert main(["doctor", "--quiet"]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_packages_that_cannot_be_imported_are_named(monkeypatch, tmp_path):
+    (tmp_path / "sad_one.py").write_text("raise RuntimeError('no such operator')")
+    (tmp_path / "the_end.py").write_text("import os; print('bye'); os._exit(3)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = diagnosis.import_errors(["json", "sad-one", "the-end"])
+    assert found == {"sad-one": "RuntimeError: no such operator", "the-end": "Python ended with code 3"}
+
+
+def test_an_older_package_than_needed_is_a_problem():
+    old = _extras.Requirement("torch", "2.13", "2.4.1")
+    assert "torch>=2.13 is needed" in diagnosis.outdated([old])[0]
+    assert diagnosis.outdated([old._replace(found="2.13.0+cpu"), _extras.Requirement("numpy", "2.0", "10.1")]) == []

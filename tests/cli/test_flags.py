@@ -1,0 +1,124 @@
+"""What all commands have in common, whichever there are: the same flags, output for programs, and exit codes."""
+
+import importlib
+import json
+import math
+import os
+import typing
+
+import pytest
+from tests.cli.running import FAST
+
+from torchkrr.cli import COMMANDS, main, parser
+from torchkrr.errors import InputError
+
+
+def subparser(name):
+    return parser()._subparsers._group_actions[0].choices[name]
+
+
+def least_arguments(name):
+    """The command with no more than it needs."""
+    given = [name]
+    for action in subparser(name)._actions:
+        word = str(next(iter(action.choices))) if action.choices else "x"
+        if not action.option_strings:
+            given.append(word)
+        elif action.required:
+            given += [action.option_strings[0], word]
+    return given
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Put something else in the place of what a command does."""
+
+    def replace(name, run):
+        monkeypatch.setattr(importlib.import_module(f"torchkrr.options.{name}"), "run", run)
+        return least_arguments(name)
+
+    return replace
+
+
+def talkative(args):
+    print("a table")
+    return {"quiet": args.quiet, "score": math.inf}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_the_flags_and_a_result(name):
+    flags = {flag for action in subparser(name)._actions for flag in action.option_strings}
+    assert {"--quiet", "--json", "--threads", "--debug", "--help"} <= flags
+    returned = typing.get_type_hints(importlib.import_module(f"torchkrr.options.{name}").run)["return"]
+    assert typing.get_origin(returned) is dict, f"run of options/{name}.py must return what --json prints: dict[str, Any]"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_json_is_one_object_and_quiet_is_silent(name, stand_in, capsys):
+    given = stand_in(name, talkative)
+    assert main(given) == 0
+    assert capsys.readouterr() == ("a table\n", "")
+    assert main([*given, "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    for flags in (["--json"], ["--json", "--quiet"]):
+        assert main([*given, *flags]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out) == {"quiet": True, "score": None}
+        assert err == ""
+
+
+@pytest.mark.parametrize("flags", [[], ["--quiet"], ["--json"]])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_exit_codes(name, flags, stand_in, capsys):
+    def fail(args):
+        print("half a table")
+        raise failure
+
+    given = stand_in(name, fail)
+    for error, code, message in (
+        (InputError("Not so."), 1, "torchkrr: Not so.\n"),
+        (OSError("No disk"), 1, "torchkrr: No disk\n"),
+        (KeyboardInterrupt(), 130, "torchkrr: interrupted. Nothing was written.\n"),
+    ):
+        failure = error
+        assert main([*given, *flags]) == code
+        out, err = capsys.readouterr()
+        assert out == ("" if flags else "half a table\n")
+        assert err == message
+    with pytest.raises(SystemExit) as stopped:
+        main([*given, *flags, "--nothing-of-the-kind"])
+    assert stopped.value.code == 2
+
+
+def test_problems_that_were_found_are_said_and_exit_with_one(stand_in, capsys):
+    given = stand_in("doctor", lambda args: {"problems": ["The bolt is loose."]})
+    assert main([*given, "--quiet"]) == 1
+    assert capsys.readouterr() == ("", "torchkrr: The bolt is loose.\n")
+    assert main([*given, "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"problems": ["The bolt is loose."]}
+    assert err == "torchkrr: The bolt is loose.\n"
+
+
+def test_tables_for_programs(models, tmp_path, capsys):
+    table, model, out = models / "mixed_train.csv", tmp_path / "m.krr", tmp_path / "o.csv"
+    fit = ["fit", table, "--target", "price", "--ignore", "key", "--out", model, *FAST]
+    found = results(capsys, *fit)
+    assert found["model"] == str(model)
+    assert found["bytes"] == os.path.getsize(model)
+    assert (found["task"], found["rows"]) == ("regression", 160)
+    assert found["features"] == ["size", "color", "zone", "code", "balcony"]
+    assert found["chosen"] == {"kernel": "Matern32", "alpha": 0.01, "neighbors": 20}
+    assert 0 < found["left_out"]["price"]["mae"] < found["left_out"]["price"]["rmse"] < 100
+    found = results(capsys, "predict", model, models / "mixed_test.csv", "--out", out)
+    assert {key: found[key] for key in ("out", "rows")} == {"out": str(out), "rows": 60}
+    assert main(["evaluate", str(model), str(models / "mixed_test.csv"), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def results(capsys, *arguments):
+    assert main([*map(str, arguments), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.count("\n") == 1
+    return json.loads(out)

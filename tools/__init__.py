@@ -1,0 +1,1 @@
+"""Checks of the project that are run by `make`, not shipped."""
