@@ -29,6 +29,7 @@ Parser = argparse.ArgumentParser
 EXPERIMENTS: dict[str, str] = {
     "transfer": "Heads on the features of a frozen network: accuracy and time against the number of labels.",
     "classify": "Classify images with a head that transfer wrote, with explanations.",
+    "probe": "Readouts at several depths of a frozen network: which layer is the best basis for a kernel.",
     "lander": "Learn to land: Double DQN with and without kernels, on games of Gymnasium.",
 }
 LABELS = {"rmse": "RMSE", "mae": "MAE", "r2": "R2", "nll": "NLL", "coverage90": "coverage of 90 %", "log_loss": "log-loss"}

@@ -21,17 +21,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     frozen.add_argument("--weights", metavar="FILE", help="its weights from a file, instead of its own pretrained ones")
     frozen.add_argument("--random-weights", action="store_true", help="untrained, to try things out")
-    frozen.add_argument("--size", type=_count, metavar="N", help="pixels of the images it is given")
+    frozen.add_argument("--size", type=count, metavar="N", help="pixels of the images it is given")
     frozen.add_argument("--layer", metavar="NAME", help="where features are taken from (before its classifier)")
     frozen.add_argument("--pooling", default="mean", metavar="NAME", help="how maps and tokens become vectors (mean)")
     frozen.add_argument("--device", default="cpu", help="of the backbone (cpu)")
-    frozen.add_argument("--batch-size", type=_count, default=64, metavar="N", help="images at a time (64)")
+    frozen.add_argument("--batch-size", type=count, default=64, metavar="N", help="images at a time (64)")
     what = parser.add_argument_group("readouts")
     what.add_argument(
-        "--budgets", type=_budgets, default=(100, 1000, 10_000, None), metavar="N,N,all", help="labels (100,1000,10000,all)"
+        "--budgets", type=budgets, default=(100, 1000, 10_000, None), metavar="N,N,all", help="labels (100,1000,10000,all)"
     )
-    what.add_argument("--seeds", type=_count, default=5, metavar="N", help="subsamples of each budget below all (5)")
-    what.add_argument("--readouts", type=_names, metavar="A,B", help="some of the readouts only")
+    what.add_argument("--seeds", type=count, default=5, metavar="N", help="subsamples of each budget below all (5)")
+    what.add_argument("--readouts", type=readout_names, metavar="A,B", help="some of the readouts only")
     parser.add_argument("--out", default="runs/transfer", metavar="DIR", help="results (runs/transfer)")
     parser.add_argument("--cache", metavar="DIR", help="features (DIR/features)")
 
@@ -64,14 +64,16 @@ FIELDS = (
 )
 
 
-def _budgets(text: str) -> tuple[int | None, ...]:
+def budgets(text: str) -> tuple[int | None, ...]:
+    """Numbers of labels; `None` is all."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part == "all" or (part.isdecimal() and int(part) >= 2) for part in parts):
         raise argparse.ArgumentTypeError(f"must be numbers of labels of at least 2, or all, with commas, got {text!r}")
     return tuple(None if part == "all" else int(part) for part in parts)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def readout_names(text: str) -> tuple[str, ...]:
+    """Known readouts, each once."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     try:
         lineup = importlib.import_module("..experiments.lineup", __package__)
@@ -82,7 +84,8 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """At least one."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
