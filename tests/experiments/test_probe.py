@@ -14,6 +14,7 @@ from torchkrr.errors import InputError
 from torchkrr.experiments import probe, probe_runs
 from torchkrr.experiments.datasets import open_dataset
 from torchkrr.experiments.digit_network import DigitNetwork
+from torchkrr.experiments.figures import LIGHT
 from torchkrr.experiments.probe_config import ProbeConfig
 from torchkrr.experiments.probe_figure import draw_depths
 from torchkrr.experiments.probe_inputs import limited, read_probe_inputs
@@ -153,7 +154,7 @@ def test_the_best_depth_is_named_with_what_the_whole_network_reaches(outcome):
 
 
 def test_the_figure_shows_means_and_extremes_and_the_indicator(outcome):
-    figure = draw_depths(outcome.cells, probe.write_depths_figure.__globals__["LIGHT"])
+    figure = draw_depths(outcome.cells, LIGHT)
     small, large, indicator = figure.axes
     assert [panel.get_xlabel() for panel in figure.axes] == ["top stages discarded"] * 3
     assert (len(small.containers), len(large.containers)) == (2, 2)
