@@ -79,7 +79,8 @@ def _cost(records: Sequence[Record]) -> str:
     solving = sum(record["seconds"]["fit"] + record["seconds"]["predict"] for record in records)
     threads = records[-1]["threads"]
     return (
-        f"One pass of the network over all pictures, for the features of all depths: {features:.0f} s. All {len(records)} "
+        f"The pass of the network over the training pictures of the largest size and the test pictures, for the features of "
+        f"all depths: {features:.0f} s. All {len(records)} "
         f"readouts, fit and prediction: {solving:.0f} s. The last of them had {threads} thread{'s' if threads > 1 else ''}."
     )
 

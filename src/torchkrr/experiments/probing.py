@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ from .._checks import check_finite
 from .._progress import Progress
 from ..errors import InputError, InputTypeError, ShapeError
 from ..models.depths import Depths
+from ..models.modes import in_mode
 from ..models.pooling import Pooling
 from .config import Config
 from .figures import LIGHT
@@ -128,7 +128,8 @@ class _Features(NamedTuple):
     seconds: float
 
     def rows(self, rows: Tensor) -> _Features:
-        return self._replace(features=self.features[rows], labels=self.labels[rows])
+        seconds = self.seconds * len(rows) / len(self.labels)
+        return self._replace(features=self.features[rows], labels=self.labels[rows], seconds=seconds)
 
     def part(self, depth: Depth, classes: list[str]) -> Part:
         own = self.features[:, depth.columns[0] : depth.columns[1]].contiguous()
@@ -141,7 +142,11 @@ def _passed(model: Depths, loader: Iterable[Any], title: str, progress: bool) ->
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     began = time.perf_counter()
     total = len(loader) if hasattr(loader, "__len__") else 0
-    with _frozen(model.network), Progress(title, total, shown=progress and total > 0) as bar:
+    with (
+        torch.no_grad(),
+        in_mode(model.network, training=False),
+        Progress(title, total, shown=progress and total > 0) as bar,
+    ):
         for batch in loader:
             inputs, truth = _pair(batch)
             inputs = inputs.to(device) if isinstance(inputs, Tensor) else inputs
@@ -171,16 +176,3 @@ def _pair(batch: Any) -> tuple[Any, Tensor]:
         shown = f"{labels.dtype} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
         raise InputTypeError(f"Labels must be a tensor (B,) of whole numbers, got {shown}.")
     return inputs, labels
-
-
-@contextlib.contextmanager
-def _frozen(network: nn.Module) -> Iterator[None]:
-    """Eval mode and no gradients inside the block; afterwards each module's own mode."""
-    before = {module: module.training for module in network.modules()}
-    network.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in before.items():
-            module.training = mode
