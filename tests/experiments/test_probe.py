@@ -216,5 +216,5 @@ def test_what_cannot_be_probed_is_an_error(data, tmp_path):
         ProbeConfig(layer="top")
     with pytest.raises(InputError, match="train_limit must be at least 2"):
         ProbeConfig(train_limit=1)
-    with pytest.raises(InputError, match="SqueezeNet is not known here"):
+    with pytest.raises(InputError, match="stages of SqueezeNet end is not known here"):
         open_depths("squeezenet1_1", random_weights=True)

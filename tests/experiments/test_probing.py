@@ -92,5 +92,5 @@ def test_batches_that_cannot_be_used_are_errors(network, batches, error, words):
 
 
 def test_an_unknown_network_needs_layers(network):
-    with pytest.raises(InputError, match=r"Sequential is not known here.*layers=\[...\]"):
+    with pytest.raises(InputError, match=r"stages of Sequential end is not known here.*layers=\[...\]"):
         probe(network, loader(50))
