@@ -6,10 +6,14 @@ Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`
 """
 
 import importlib
+from typing import TYPE_CHECKING
 
 from . import errors, functional, kernels, losses, models, neighbors, nn, transforms, tuning
 from .backends import backend_report
 from .tuning import calibrate, learn_metric, select, tune
+
+if TYPE_CHECKING:
+    from .experiments.probing import probe as probe
 
 __all__ = [
     "__version__",
@@ -32,7 +36,9 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """Namespaces imported when they are first asked for: scikit-learn is optional and slow to import."""
+    """Imported when it is first asked for: what is optional, or slow to import."""
     if name in ("distributed", "estimators"):
         return importlib.import_module(f".{name}", __name__)
+    if name == "probe":
+        return importlib.import_module(".experiments.probing", __name__).probe
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ import hashlib
 import pathlib
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .._checks import check_choice
 from ..errors import InputError
+from ..models.depths import Depths
 from ..models.pooling import POOLINGS, Pooling
 from ..models.taps import Tapped, features_at
 from .catalog import library_network
@@ -25,6 +26,7 @@ from .weight_files import load_weights, weights_hash
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IDENTITY_SIZE = 32
+T = TypeVar("T")
 VERSION = 1  # of how features are computed; a change makes every cache stale
 
 
@@ -65,22 +67,12 @@ def open_backbone(
         >>> backbone.num_features, backbone.text
         (192, 'identity: the pixels, 8 px bicubic, 192 features')
     """
-    if weights is not None and random_weights:
-        raise InputError("Either weights from a file or random ones: give one of the two.")
     if name == "identity":
         if weights is not None or layer is not None:
             raise InputError("The backbone identity has neither weights nor layers: its features are the pixels.")
         prepare = preparation(size or IDENTITY_SIZE, (0.0,) * 3, (1.0,) * 3, "bicubic")
-        return _backbone(name, nn.Flatten(), prepare, "", "flatten", "the pixels", most=3 * prepare.size**2)
-    if name == "digits":
-        network, prepare, source = _digits(weights, size, random_weights)
-    else:
-        network, prepare, source = library_network(name, weights=weights, size=size, random_weights=random_weights)
-    if weights is not None:
-        origin = f"{source}, weights {pathlib.Path(weights).name}"
-    else:
-        origin = f"{source}, random weights" if random_weights else f"{source}, its pretrained weights"
-    return _backbone(name, network, prepare, layer or "", pooling, origin)
+        return _backbone(name, nn.Flatten(), prepare, "the pixels", None, "flatten", most=3 * prepare.size**2)
+    return _backbone(name, *open_network(name, weights=weights, size=size, random_weights=random_weights), layer, pooling)
 
 
 def wrap_backbone(
@@ -100,7 +92,34 @@ def wrap_backbone(
         >>> wrap_backbone(torch.nn.Conv2d(3, 5, 3), name="mine", size=9).num_features
         5
     """
-    return _backbone(name, network, preparation(size, mean, std, interpolation), layer or "", pooling, "a network of yours")
+    return _backbone(name, network, preparation(size, mean, std, interpolation), "a network of yours", layer, pooling)
+
+
+def open_network(
+    name: str, *, weights: str | None = None, size: int | None = None, random_weights: bool = False
+) -> tuple[nn.Module, Preparation, str]:
+    """A pretrained network without its classifier, how it wants its pictures, and words about its origin.
+
+    Args:
+        name, weights, size, random_weights: as in `open_backbone`; `"identity"` is none.
+    """
+    if weights is not None and random_weights:
+        raise InputError("Either weights from a file or random ones: give one of the two.")
+    if name == "digits":
+        network, prepare, source = _digits(weights, size, random_weights)
+    else:
+        network, prepare, source = library_network(name, weights=weights, size=size, random_weights=random_weights)
+    if weights is not None:
+        origin = f"{source}, weights {pathlib.Path(weights).name}"
+    else:
+        origin = f"{source}, random weights" if random_weights else f"{source}, its pretrained weights"
+    return network, prepare, origin
+
+
+def in_use(network: nn.Module) -> nn.Module:
+    """A network as features are computed with it: in eval mode, with channels last in memory."""
+    used: nn.Module = network.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return used
 
 
 def _digits(weights: str | None, size: int | None, random_weights: bool) -> tuple[nn.Module, Preparation, str]:
@@ -115,11 +134,11 @@ def _digits(weights: str | None, size: int | None, random_weights: bool) -> tupl
 
 
 def _backbone(
-    name: str, network: nn.Module, prepare: Preparation, layer: str, pooling: Pooling, origin: str, **choices: int
+    name: str, network: nn.Module, prepare: Preparation, origin: str, layer: str | None, pooling: Pooling, **choices: int
 ) -> Backbone:
     check_choice("pooling", pooling, POOLINGS[:-1])
-    network = network.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    raw = _trial(name, network, prepare, layer)
+    layer, network = layer or "", in_use(network)
+    raw = trial(name, prepare, lambda blank: features_at(network, layer, blank))
     if raw.ndim == 2 and pooling not in ("mean", "flatten"):
         raise InputError(
             f"{name} gives vectors {'at its end' if not layer else f'at {layer!r}'}, so there is nothing to pool by "
@@ -129,8 +148,8 @@ def _backbone(
         network,
         layer,
         pooling,
-        num_prefix_tokens=_prefix_tokens(network) if raw.ndim == 3 else 0,
-        channels_last=_channels_last(network),
+        num_prefix_tokens=prefix_tokens(network) if raw.ndim == 3 else 0,
+        channels_last=has_channels_last(network),
         **choices,
     ).eval()
     with torch.inference_mode():
@@ -140,17 +159,17 @@ def _backbone(
         name,
         model,
         prepare,
-        _fingerprint(model, prepare),
+        backbone_fingerprint(model, prepare),
         num_features,
         f"{name}: {origin}, {prepare.described()}{what}, {num_features} features",
     )
 
 
-def _trial(name: str, network: nn.Module, prepare: Preparation, layer: str) -> Tensor:
-    """What the layer gives for a blank picture."""
+def trial(name: str, prepare: Preparation, features: Callable[[Tensor], T]) -> T:
+    """What comes of a blank picture; an error that says so where a network cannot take pictures of this size."""
     with torch.inference_mode():
         try:
-            return features_at(network, layer, _blank(prepare))
+            return features(_blank(prepare))
         except InputError:
             raise
         # Networks that take one size only say so in their own ways.
@@ -162,16 +181,20 @@ def _blank(prepare: Preparation) -> Tensor:
     return prepare([np.full((prepare.size, prepare.size, 3), 128, dtype=np.uint8)])
 
 
-def _prefix_tokens(network: nn.Module) -> int:
+def prefix_tokens(network: nn.Module) -> int:
+    """Class and register tokens before those of places."""
     return int(getattr(network, "num_prefix_tokens", 1 if hasattr(network, "class_token") else 0))
 
 
-def _channels_last(network: nn.Module) -> bool:
+def has_channels_last(network: nn.Module) -> bool:
+    """Whether its maps are `(B, H, W, C)`."""
     return str(getattr(network, "output_fmt", "")).endswith("NHWC") or type(network).__name__ == "SwinTransformer"
 
 
-def _fingerprint(model: Tapped, prepare: Preparation) -> str:
+def backbone_fingerprint(model: Tapped | Depths, prepare: Preparation) -> str:
+    """Of architecture, weights, preprocessing and all choices."""
     architecture = re.sub(r" at 0x[0-9a-f]+", "", str(model))
-    settings = (model.layer, model.pooling, model.num_prefix_tokens, model.channels_last, model.most)
+    where = model.layer if isinstance(model, Tapped) else model.layers
+    settings = (where, model.pooling, model.num_prefix_tokens, model.channels_last, model.most)
     parts = [str(VERSION), architecture, weights_hash(model), repr(prepare), repr(settings)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

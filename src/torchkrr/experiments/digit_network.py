@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 SIZE = 8  # pixels of an edge, as those of scikit-learn's digits
 NUM_FEATURES = 128
+LAYERS = ("stem", "middle.0", "middle", "top.0", "top")  # five depths
 WEIGHTS = pathlib.Path(__file__).parent / "weights" / "digits.safetensors"
 
 

@@ -55,21 +55,22 @@ def read_inputs(config: Config, *, progress: bool = False) -> Inputs:
             pooling=config.pooling,
             random_weights=config.random_weights,
         )
-    train, test = (_part(source, backbone, config, progress) for source in split)
+    train, test = (features_of(source, backbone, config, progress) for source in split)
     if train.features.shape[1] != test.features.shape[1]:
         raise InputError(
             f"The training part of {config.dataset} has {train.features.shape[1]} features, the test part "
             f"{test.features.shape[1]}. Both must come from the same backbone."
         )
-    asked = None if backbone is None else _asked(config, backbone)
-    return Inputs(split.train.name, list(split.train.classes), train, test, asked, _fingerprint(train, test))
+    asked = None if backbone is None else asked_backbone(config, backbone)
+    return Inputs(split.train.name, list(split.train.classes), train, test, asked, fingerprint_of(train, test))
 
 
 def cache_folder(config: Config) -> pathlib.Path:
     return pathlib.Path(config.out) / "features" if config.cache is None else pathlib.Path(config.cache)
 
 
-def _part(source: Pictures | FeatureSet, backbone: Backbone | None, config: Config, progress: bool) -> Part:
+def features_of(source: Pictures | FeatureSet, backbone: Backbone | None, config: Config, progress: bool) -> Part:
+    """The features of one part: as given, or from the backbone or the cache."""
     if isinstance(source, FeatureSet):
         return Part(source.features, source.labels, 0.0, source)
     assert backbone is not None
@@ -84,7 +85,7 @@ def _part(source: Pictures | FeatureSet, backbone: Backbone | None, config: Conf
     return Part(found.features, source.labels, found.seconds, source)
 
 
-def _asked(config: Config, backbone: Backbone) -> dict[str, Any]:
+def asked_backbone(config: Config, backbone: Backbone) -> dict[str, Any]:
     """Enough to open the same backbone again, and to know that it is the same; of a file of weights only its name."""
     return {
         "name": config.network,
@@ -98,7 +99,7 @@ def _asked(config: Config, backbone: Backbone) -> dict[str, Any]:
     }
 
 
-def _fingerprint(train: Part, test: Part) -> str:
+def fingerprint_of(train: Part, test: Part) -> str:
     """Of the numbers themselves: whatever changed on the way to them, changes it."""
     digests = []
     for part in (train, test):

@@ -100,6 +100,25 @@ class FilePictures(Pictures):
         return self.paths[index]
 
 
+class SomePictures(Pictures):
+    """Some pictures of a collection: those with the row numbers `rows`, in this order."""
+
+    def __init__(self, whole: Pictures, rows: Tensor) -> None:
+        self.name, self.classes, self.labels = whole.name, whole.classes, whole.labels[rows]
+        self.whole, self.rows = whole, rows.tolist()
+
+    def read(self, indices: Sequence[int]) -> list[Array]:
+        return self.whole.read([self.rows[index] for index in indices])
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(self.whole.fingerprint().encode())
+        digest.update(np.asarray(self.rows, dtype=np.int64).tobytes())
+        return digest.hexdigest()
+
+    def describe(self, index: int) -> str:
+        return self.whole.describe(self.rows[index])
+
+
 class FeatureSet(NamedTuple):
     """Labelled vectors that were computed elsewhere."""
 

@@ -53,7 +53,7 @@ class Case(NamedTuple):
 
 def run(config: Config, *, progress: bool = False) -> Outcome:
     """Features, readouts, head, figure and report; whatever of it is there already is used."""
-    out = _folder(config.out)
+    out = made_folder(config.out)
     inputs = read_inputs(config, progress=progress)
     if len(inputs.train.labels) < 2:
         raise InputError("The training part has one row. Readouts need at least two.")
@@ -173,7 +173,8 @@ def _settings(readout: str) -> dict[str, Any]:
     return asdict(readout_named(readout).readout)  # type: ignore[call-overload, no-any-return]
 
 
-def _folder(path: str) -> pathlib.Path:
+def made_folder(path: str) -> pathlib.Path:
+    """The folder for results, made if it is not there."""
     folder = pathlib.Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     frozen.add_argument("--batch-size", type=kinds.count, default=64, metavar="N", help="images at a time (64)")
     what = parser.add_argument_group("readouts")
     what.add_argument(
-        "--budgets", type=_budgets, default=(100, 1000, 10_000, None), metavar="N,N,all", help="labels (100,1000,10000,all)"
+        "--budgets", type=budgets, default=(100, 1000, 10_000, None), metavar="N,N,all", help="labels (100,1000,10000,all)"
     )
     what.add_argument("--seeds", type=kinds.count, default=5, metavar="N", help="subsamples of each budget below all (5)")
-    what.add_argument("--readouts", type=_names, metavar="A,B", help="some of the readouts only")
+    what.add_argument("--readouts", type=readout_names, metavar="A,B", help="some of the readouts only")
     parser.add_argument("--out", default="runs/transfer", metavar="DIR", help="results (runs/transfer)")
     parser.add_argument("--cache", metavar="DIR", help="features (DIR/features)")
 
@@ -72,14 +72,16 @@ FIELDS = (
 )
 
 
-def _budgets(text: str) -> tuple[int | None, ...]:
+def budgets(text: str) -> tuple[int | None, ...]:
+    """Numbers of labels; `None` is all."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part == "all" or (part.isdecimal() and int(part) >= 2) for part in parts):
         raise argparse.ArgumentTypeError(f"must be numbers of labels of at least 2, or all, with commas, got {text!r}")
     return tuple(None if part == "all" else int(part) for part in parts)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def readout_names(text: str) -> tuple[str, ...]:
+    """Known readouts, each once."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     try:
         lineup = importlib.import_module("..experiments.lineup", __package__)
