@@ -74,7 +74,7 @@ def svg_of(figure: Any) -> str:
 
 def draw_budgets(cells: Sequence[Cell], look: Look) -> Any:
     """Accuracy on the left, seconds to fit and predict on the right, a line for each readout: mean, least and most."""
-    figure = _figure((10.4, 4.3))
+    figure = new_figure((10.4, 4.3))
     accuracy, seconds = figure.subplots(1, 2)
     budgets = sorted({cell.budget for cell in cells})
     readouts = list(dict.fromkeys(cell.readout for cell in cells))
@@ -107,16 +107,16 @@ def draw_budgets(cells: Sequence[Cell], look: Look) -> Any:
 
 def draw_indicator(indicators: Sequence[float], accuracies: Sequence[float], look: Look) -> Any:
     """Accuracy of groups of test examples against their mean error indicator."""
-    figure = _figure((5.6, 3.2))
+    figure = new_figure((5.6, 3.2))
     axes = figure.subplots()
     percents = [100 * accuracy for accuracy in accuracies]
     axes.plot(indicators, percents, color=look.accent, marker="o", markersize=5, linewidth=2)
     axes.set(xlabel="local error indicator, mean of each tenth", ylabel="test accuracy (%)")
-    _color(axes, look)
+    color_axes(axes, look)
     return figure
 
 
-def _figure(size: tuple[float, float]) -> Any:
+def new_figure(size: tuple[float, float]) -> Any:
     # Not pyplot: it keeps figures, and may want a screen.
     return needed("matplotlib.figure", "Figures").Figure(figsize=size, layout="constrained")
 
@@ -128,10 +128,10 @@ def _dress(axes: Any, look: Look, budgets: list[int], title: str, label: str) ->
     axes.minorticks_off()
     if len(budgets) == 1:
         axes.set_xlim(budgets[0] / 2, budgets[0] * 2)
-    _color(axes, look)
+    color_axes(axes, look)
 
 
-def _color(axes: Any, look: Look) -> None:
+def color_axes(axes: Any, look: Look) -> None:
     axes.grid(alpha=0.25, color=look.faint)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(look.faint)

@@ -36,17 +36,17 @@ def write_report(path: str | os.PathLike[str], inputs: Inputs, records: Sequence
 
 def page(inputs: Inputs, records: Sequence[Record], head: Head, examined: Examination) -> str:
     cells = summarize(records)
-    template = importlib.resources.files(__package__).joinpath("templates/report.html").read_text(encoding="utf-8")
     groups = examined.groups
-    return string.Template(template).substitute(
+    return fill_page(
+        "report.html",
         title=html.escape(f"{inputs.name}: heads on frozen features"),
         data=html.escape(inputs.described),
         result=html.escape(_result(cells, examined, len(inputs.test.labels))),
         table=_table(cells),
         table_note=html.escape(_table_note(cells)),
-        budgets_figure=_figure("Accuracy and time against the budget", lambda look: draw_budgets(cells, look)),
+        budgets_figure=themed_picture("Accuracy and time against the budget", lambda look: draw_budgets(cells, look)),
         confusions=_confusions(examined.confusion, head.classes),
-        indicator_figure=_figure("Accuracy against the error indicator", lambda look: _draw_groups(groups, look)),
+        indicator_figure=themed_picture("Accuracy against the error indicator", lambda look: _draw_groups(groups, look)),
         indicator_note=html.escape(_indicator_note(groups)),
         mistakes=_mistakes(examined, inputs, head),
         settings=html.escape(_settings(records)),
@@ -92,7 +92,15 @@ def _table_note(cells: Sequence[Cell]) -> str:
     return f"Log-loss and seconds are those of the largest budget.{errors} Subsamples are stratified and the same for all."
 
 
-def _figure(text: str, draw: Callable[[Look], Any]) -> str:
+def fill_page(template: str, **parts: str) -> str:
+    """A page from one of the templates, with the style that all of them have."""
+    folder = importlib.resources.files(__package__).joinpath("templates")
+    style = folder.joinpath("style.css").read_text(encoding="utf-8")
+    return string.Template(folder.joinpath(template).read_text(encoding="utf-8")).substitute(style=style, **parts)
+
+
+def themed_picture(text: str, draw: Callable[[Look], Any]) -> str:
+    """A figure drawn twice, for light and for dark pages; `text` is what it shows."""
     light, dark = (_svg_uri(draw(look)) for look in (LIGHT, DARK))
     return (
         f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'

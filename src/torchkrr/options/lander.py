@@ -11,7 +11,6 @@ from typing import Any
 
 STUDY_SEEDS = 3
 OWN = ("agent", "environment", "seed", "episodes", "evaluation_episodes", "checkpoint_every", "variant")  # other options
-TRUTH = {"true": True, "false": False}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,13 +61,14 @@ def _configs(args: argparse.Namespace) -> list[Any]:
     from ..errors import InputError
     from ..experiments.lander_config import Config
     from ..experiments.lander_study import VARIANTS, study
+    from .settings import parse_settings
 
     common = {
         "environment": args.environment,
         "episodes": args.episodes,
         "evaluation_episodes": args.evaluation_episodes,
         "checkpoint_every": args.checkpoint_every,
-        **_settings(args.set),
+        **parse_settings(args.set, Config, OWN),
     }
     seeds = list(range(args.seeds or (STUDY_SEEDS if args.study else 5)))
     if args.study:
@@ -78,28 +78,6 @@ def _configs(args: argparse.Namespace) -> list[Any]:
         return study(Config(**common), seeds, args.variants)
     agents = ("dqn", "dqk") if args.agent == "both" else (args.agent,)
     return [Config(**{**common, "agent": agent, "seed": seed}) for seed in seeds for agent in agents]
-
-
-def _settings(given: list[str]) -> dict[str, Any]:
-    """`NAME=VALUE` as fields of the configuration, by the type of their defaults."""
-    import dataclasses
-
-    from ..errors import InputError
-    from ..experiments.lander_config import Config
-
-    fields: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Config)}
-    found: dict[str, Any] = {}
-    for text in given:
-        name, separator, value = text.partition("=")
-        if not separator or name not in fields or name in OWN:
-            others = ", ".join(field for field in fields if field not in OWN)
-            raise InputError(f"--set takes NAME=VALUE with a name among {others}, got {text!r}.")
-        default = fields[name]
-        try:
-            found[name] = TRUTH[value.lower()] if isinstance(default, bool) else type(default)(value)
-        except (KeyError, ValueError):
-            raise InputError(f"--set {name} takes a value such as {default!r}, got {value!r}.") from None
-    return found
 
 
 def _watch(args: argparse.Namespace) -> None:
