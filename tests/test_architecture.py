@@ -68,7 +68,7 @@ ORDERED_FOLDERS = {
         "loading",
         "left_out",
     ],
-    "models": ["pooling", "taps", "readout", "q_network"],
+    "models": ["pooling", "taps", "graphs", "stages", "readout", "q_network"],
     "experiments": [
         *("extras", "_torchvision", "pictures", "splitting", "image_files", "archives", "datasets"),
         *("preparing", "weight_files", "digit_network", "catalog", "backbones", "feature_files", "features"),
@@ -153,6 +153,7 @@ def test_core_needs_only_torch_and_numpy():
         "html",
         "importlib",
         "io",
+        "itertools",
         "json",
         "math",
         "numbers",

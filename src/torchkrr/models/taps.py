@@ -144,7 +144,7 @@ class Tapped(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("pooling", pooling, POOLINGS)
-        _layer(network, layer)
+        named_layer(network, layer)
         self.network = network
         self.layer = layer
         self.pooling: Pooling = pooling
@@ -192,7 +192,7 @@ class _ReachedError(BaseException):
 
 @contextlib.contextmanager
 def _hooked(model: nn.Module, layers: Sequence[str], seen: Any) -> Iterator[None]:
-    modules = {name: _layer(model, name) for name in layers}
+    modules = {name: named_layer(model, name) for name in layers}
     with contextlib.ExitStack() as handles:
         for name, module in modules.items():
 
@@ -203,7 +203,8 @@ def _hooked(model: nn.Module, layers: Sequence[str], seen: Any) -> Iterator[None
         yield
 
 
-def _layer(model: nn.Module, name: str) -> nn.Module:
+def named_layer(model: nn.Module, name: str) -> nn.Module:
+    """The layer of this name; an unknown one is an error that lists names close to it."""
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"The model must be an nn.Module, got {type(model).__name__}.")
     modules: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
