@@ -74,13 +74,17 @@ ORDERED_FOLDERS = {
         *("preparing", "weight_files", "digit_network", "catalog", "backbones", "feature_files", "features"),
         *("subsamples", "records", "readouts", "selecting", "trained", "lazy", "lineup", "config", "inputs", "summary"),
         *("figures", "heads", "classify", "asked_images", "examining", "thumbnails", "report", "transfer"),
+        "processes",
         *("lander_config", "lander_games", "lander_replay", "lander_agent", "lander_training", "lander_records"),
         *("lander_runs", "lander_report", "lander_figure", "lander_watch", "lander_study"),
+        *("small_networks", "learn_config", "learn_data", "learn_bank", "learn_networks", "learn_heads", "learn_training"),
+        *("learn_records", "learn_summary", "learn_figure", "learn_report", "learn_board", "learn_runs"),
     ],
     "distributed": [
         *("wire", "shards", "launch", "fitting", "merging", "searching", "exchange", "neighborhoods", "replicated"),
         *("local", "checkpoint", "costs", "estimators"),
     ],
+    "options": ["settings", "transfer", "classify", "lander", "learn"],
     "commands": [
         *("tables", "values", "features", "targets", "scores", "writing", "parts", "ranks", "fit", "predict", "evaluate"),
     ],

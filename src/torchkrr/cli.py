@@ -30,6 +30,7 @@ EXPERIMENTS: dict[str, str] = {
     "transfer": "Heads on the features of a frozen network: accuracy and time against the number of labels.",
     "classify": "Classify images with a head that transfer wrote, with explanations.",
     "lander": "Learn to land: Double DQN with and without kernels, on games of Gymnasium.",
+    "learn": "Train a network end to end under a kernel readout, at several depths, beside a linear head.",
 }
 LABELS = {"rmse": "RMSE", "mae": "MAE", "r2": "R2", "nll": "NLL", "coverage90": "coverage of 90 %", "log_loss": "log-loss"}
 

@@ -129,8 +129,8 @@ def _backbone(
         network,
         layer,
         pooling,
-        num_prefix_tokens=_prefix_tokens(network) if raw.ndim == 3 else 0,
-        channels_last=_channels_last(network),
+        num_prefix_tokens=prefix_tokens(network) if raw.ndim == 3 else 0,
+        channels_last=channels_last(network),
         **choices,
     ).eval()
     with torch.inference_mode():
@@ -162,11 +162,13 @@ def _blank(prepare: Preparation) -> Tensor:
     return prepare([np.full((prepare.size, prepare.size, 3), 128, dtype=np.uint8)])
 
 
-def _prefix_tokens(network: nn.Module) -> int:
+def prefix_tokens(network: nn.Module) -> int:
+    """How many of its tokens come before those of places."""
     return int(getattr(network, "num_prefix_tokens", 1 if hasattr(network, "class_token") else 0))
 
 
-def _channels_last(network: nn.Module) -> bool:
+def channels_last(network: nn.Module) -> bool:
+    """Whether its maps are `(B, H, W, C)`."""
     return str(getattr(network, "output_fmt", "")).endswith("NHWC") or type(network).__name__ == "SwinTransformer"
 
 

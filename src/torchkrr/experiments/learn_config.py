@@ -22,8 +22,7 @@ CHANGEABLE = ("checkpoint_every", "tensorboard", "keep_model")
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """One run: a network cut at some depth, trained from its beginning under one head. Where the paper is silent, the comment
-    says so.
+    """One run: a network cut at some depth, trained under one head. Where the paper is silent, the comment says so.
 
     Example:
         >>> Config(discard=2, head="linear").label

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pathlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -48,10 +47,8 @@ class Rows(NamedTuple):
 def open_collection(name_or_path: str) -> Collection:
     split = open_dataset(name_or_path)
     if not isinstance(split.train, Pictures) or not isinstance(split.test, Pictures):
-        raise InputError(f"{name_or_path} has features, not pictures: there is no network to train. See `torchkrr transfer`.")
-    # A folder is named after itself: paths of a machine do not belong into records.
-    name = split.train.name if not pathlib.Path(split.train.name).is_absolute() else pathlib.Path(split.train.name).name
-    return Collection(name, list(split.train.classes), split.train, split.test)
+        raise InputError(f"{name_or_path} has features, not pictures: nothing is left to train. Use `torchkrr transfer`.")
+    return Collection(split.train.name, list(split.train.classes), split.train, split.test)
 
 
 def choose_rows(labels: Tensor, config: Config) -> Rows:

@@ -34,7 +34,14 @@ def draw_depths(cells: Sequence[Cell], look: Look) -> Any:
             [max(0.0, 100 * (cell.highest - cell.accuracy)) for cell in own],
         ]
         axes.errorbar(
-            places, means, yerr=spread, label=own[0].title, capsize=3, linewidth=2, marker=MARKERS[number], **_color(head, look)
+            places,
+            means,
+            yerr=spread,
+            label=own[0].title,
+            capsize=3,
+            linewidth=2,
+            marker=MARKERS[number],
+            **_color(head, look),
         )
     axes.set(xlabel="discarded top stages", ylabel="test accuracy (%)")
     axes.set_xticks(sorted({cell.discard for cell in cells}))

@@ -4,8 +4,8 @@ A kernel readout that predicts its own support repeats the labels, whatever the 
 predicted from its own label: it is left out (`loo`), or it is a query and the support is the other part of the batch
 (`split`), or the support is points and values of its own that are learned (`centers`).
 
-The kernel is $k(a, b) = \exp(-|e(a) - e(b)|)$ with $e(x) = x / (|x|\,\ell)$; $\ell$ and the temperature of the softmax may be
-learned.
+The kernel is $k(a, b) = \exp(-|e(a) - e(b)|)$ with $e(x) = x / (|x|\,\ell)$;
+$\ell$ and the temperature of the softmax may be learned.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ class KernelHead(nn.Module):
     def __init__(self, config: Config, num_classes: int) -> None:
         super().__init__()
         self.config, self.num_classes = config, num_classes
-        self.kernel = Exponential(
-            config.lengthscale, learn_lengthscale=config.learn_lengthscale, input_transform=UnitNorm()
-        )
+        self.kernel = Exponential(config.lengthscale, learn_lengthscale=config.learn_lengthscale, input_transform=UnitNorm())
         start = torch.tensor(config.temperature, dtype=torch.float64).log()
         register(self, "log_temperature", start, learn=config.learn_temperature)
 
@@ -68,7 +66,12 @@ class KernelHead(nn.Module):
             return leave_one_out_cross_entropy(features, labels, temperature=temperature, **common)  # type: ignore[arg-type]
         cut = min(max(1, round(self.config.support_share * len(features))), len(features) - 1)
         return episodic_cross_entropy(
-            features[:cut], labels[:cut], features[cut:], labels[cut:], temperature=temperature, **common  # type: ignore[arg-type]
+            features[:cut],
+            labels[:cut],
+            features[cut:],
+            labels[cut:],
+            temperature=temperature,
+            **common,  # type: ignore[arg-type]
         )
 
     def _regularizer(self, features: Tensor, labels: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -70,6 +71,8 @@ def cut_network(config: Config) -> Cut:
             random_weights=config.weights is None,
             seed=config.seed,
         )
+        if isinstance(network, nn.Sequential):  # weights of the convolutions of a VGG alone make it these
+            network = nn.Sequential(OrderedDict(features=network))
         stages = cut_stages(network).without(config.discard)
         tokens, last = prefix_tokens(network), channels_last(network)
     backbone = nn.Sequential(stages, Pool(str(config.pooling), num_prefix_tokens=tokens, channels_last=last))

@@ -113,6 +113,7 @@ def make_record(run: Run, key: str) -> Record:
     }
 
 
+@torch.no_grad()
 def _learned(head: Any) -> dict[str, float]:
     return {"lengthscale": float(head.kernel.lengthscale), "temperature": float(head.temperature)}
 

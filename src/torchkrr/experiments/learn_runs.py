@@ -125,5 +125,3 @@ def _folder(folder: pathlib.Path) -> pathlib.Path:
     except OSError as error:
         raise FileError(f"Cannot make the folder {folder}: {error.strerror or error}. Name another with --out.") from error
     return folder
-
-

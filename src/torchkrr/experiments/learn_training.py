@@ -162,11 +162,12 @@ class Run:
 
     def _restore(self, state: dict[str, Any]) -> None:
         found, wanted = Config(**state["config"]).settings(), self.config.settings()
-        different = [f"{name} was {found.get(name)!r} and is {wanted[name]!r}" for name in wanted if found.get(name) != wanted[name]]
-        if different:
-            raise FileError(
-                f"{self.path} is a checkpoint of another run: {'; '.join(different)}. Choose another folder, or remove it."
-            )
+        different = [
+            f"{name} was {found.get(name)!r} and is {wanted[name]!r}" for name in wanted if found.get(name) != wanted[name]
+        ]
+        if changed:
+            different = "; ".join(f"{name} was {found.get(name)!r} and is {wanted[name]!r}" for name in changed)
+            raise FileError(f"{self.path} is a checkpoint of another run: {different}. Choose another folder, or remove it.")
         self._load_weights(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.epochs = [Epoch(*fields) for fields in state["epochs"]]
