@@ -16,7 +16,7 @@ from .learn_bank import features_of
 from .learn_config import Config
 from .learn_data import Collection
 from .learn_heads import CentersHead, LinearHead
-from .learn_training import Run
+from .learn_training import Run, load_checkpoint
 from .readouts import Training, quality
 from .records import Record, fingerprint, versions
 
@@ -128,9 +128,7 @@ def finish(run: Run, key: str, folder: pathlib.Path) -> Record:
 
 def reopen(path: str | pathlib.Path, data: Collection) -> Run:
     """A trained network from its model file, with the data it was trained on: `readings(reopen(...))` judges it again."""
-    from .learn_training import load_checkpoint
-
     state = load_checkpoint(path)
     run = Run(Config(**state["config"]), data, pathlib.Path(path).with_suffix(".none"))
-    run._load_weights(state["weights"])
+    run.load_weights(state["weights"])
     return run

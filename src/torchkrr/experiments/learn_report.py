@@ -90,11 +90,9 @@ def who_wins(cells: Sequence[Cell]) -> str:
     found = "; ".join(f"{c.title}: {100 * c.accuracy:.1f} % with {c.discard} stages discarded" for c in best)
     sentences = [f"The best depth of each head by test accuracy, {found}."]
     for head in heads:
-        by_depth = (
-            {depth: values for depth, values in differences(cells, head).items() if values} if head != "linear" else {}
-        )
-        if by_depth:
-            ahead = sum(mean(values) > 0 for values in by_depth.values())
+        by_depth = [values for values in differences(cells, head).values() if values]
+        if head != "linear" and by_depth:
+            ahead = sum(mean(values) > 0 for values in by_depth)
             sentences.append(f"{TITLES[head].capitalize()} has the larger mean at {ahead} of {len(by_depth)} depths.")
     return " ".join(sentences)
 
@@ -139,8 +137,8 @@ def page(records: Sequence[Record], command: str) -> str:
 
 ACCURACY_NOTE = (
     "Means over seeds, with the range over seeds in brackets. All heads of a seed have the same examples, first weights "
-    "of the network and number of steps; the epoch is chosen on the held-out part. The kernel predicts from the whole subsample, "
-    "held-out part included; how it does without is among the other readings."
+    "of the network and budget of steps; the epoch is chosen on the held-out part. The kernel predicts from the whole "
+    "subsample, held-out part included; how it does without is among the other readings."
 )
 COST_NOTE = (
     "Parameters are those of network and head. A step has reading, augmentation, both passes and the optimizer, from the "

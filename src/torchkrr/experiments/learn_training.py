@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .._files import replacing
 from ..errors import FileError, KernelRidgeError
@@ -25,6 +25,7 @@ from .learn_config import Config
 from .learn_data import Collection, choose_rows, num_batches, training_batches
 from .learn_heads import CentersHead, KernelHead, LinearHead
 from .learn_networks import cut_network
+from .learn_optimizer import anneal, make_optimizer
 from .readouts import Quality, quality
 from .subsamples import stratified_order
 
@@ -83,7 +84,7 @@ class Run:
                 written = len(self.epochs)
         if written < len(self.epochs):
             self.save()
-        self._load_weights(self.best_state)
+        self.load_weights(self.best_state)
 
     def _epoch(self, number: int) -> Epoch:
         config, began = self.config, time.perf_counter()
@@ -137,7 +138,7 @@ class Run:
     def _weights(self) -> dict[str, Any]:
         return {"backbone": self.cut.backbone.state_dict(), "head": self.head.state_dict()}
 
-    def _load_weights(self, state: dict[str, Any]) -> None:
+    def load_weights(self, state: dict[str, Any]) -> None:
         self.cut.backbone.load_state_dict(state["backbone"])
         self.head.load_state_dict(state["head"])
 
@@ -162,35 +163,14 @@ class Run:
 
     def _restore(self, state: dict[str, Any]) -> None:
         found, wanted = Config(**state["config"]).settings(), self.config.settings()
-        different = [
-            f"{name} was {found.get(name)!r} and is {wanted[name]!r}" for name in wanted if found.get(name) != wanted[name]
-        ]
+        changed = [name for name in wanted if found.get(name) != wanted[name]]
         if changed:
             different = "; ".join(f"{name} was {found.get(name)!r} and is {wanted[name]!r}" for name in changed)
             raise FileError(f"{self.path} is a checkpoint of another run: {different}. Choose another folder, or remove it.")
-        self._load_weights(state["weights"])
+        self.load_weights(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.epochs = [Epoch(*fields) for fields in state["epochs"]]
         self.best, self.best_state = state["best"], state["best_weights"]
-
-
-def make_optimizer(config: Config, backbone: nn.Module, head: nn.Module) -> torch.optim.Optimizer:
-    """AdamW; lengthscale and temperature are numbers, which have a rate of their own and do not decay."""
-    numbers = [p for p in head.parameters() if p.ndim == 0 and p.requires_grad]
-    known = set(map(id, numbers))
-    layers = [p for p in (*backbone.parameters(), *head.parameters()) if p.requires_grad and id(p) not in known]
-    groups: list[dict[str, Any]] = [{"params": layers, "lr": config.learning_rate, "weight_decay": config.weight_decay}]
-    if numbers:
-        groups.append({"params": numbers, "lr": config.kernel_learning_rate, "weight_decay": 0.0})
-    for group in groups:
-        group["start"] = group["lr"]
-    return torch.optim.AdamW(groups, fused=True)
-
-
-def anneal(optimizer: torch.optim.Optimizer, share: float) -> None:
-    """Cosine annealing: rates after this share of all steps, from what they started with to zero."""
-    for group in optimizer.param_groups:
-        group["lr"] = group["start"] * (1 + math.cos(math.pi * share)) / 2
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -31,7 +31,8 @@ def run_jobs(
 ) -> None:
     """Call `work(job, say)` for each job, a function of a module so that other processes find it.
 
-    What `say` is told moves the bar here; what `work` returns is handed to `finished` here, in the order it comes. An error in a job ends all. With `seconds` no job is begun later than that.
+    What `say` is told moves the bar here; what `work` returns is handed to `finished` here, in the order it comes. An error
+    in a job ends all. With `seconds` no job is begun later than that.
     """
     # Not forked: torch's threads and locks do not survive that.
     context = multiprocessing.get_context("spawn")
