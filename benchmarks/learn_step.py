@@ -74,8 +74,9 @@ def table(records: Sequence[harness.Record]) -> str:
     lines = [
         "# A training step under a kernel readout, beside one under a linear head",
         "",
-        "Made by `python -m benchmarks.learn_step`. Forward, loss, backward and AdamW of the whole cut network; the heads take "
-        f"turns, best of {cases[0]['repeats']}. In brackets: times the linear head's step. The limit for leave-one-out is {LIMIT}.",
+        "Made by `python -m benchmarks.learn_step`. Forward, loss, backward and AdamW of the whole cut network; the heads "
+        f"take turns, best of {cases[0]['repeats']}. In brackets: times the linear head's step. The limit for leave-one-out "
+        f"is {LIMIT}.",
         "",
         "| network | px | discarded | features | linear ms | leave-one-out ms | split ms | centers ms |",
         "|---" * 8 + "|",

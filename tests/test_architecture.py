@@ -73,7 +73,7 @@ ORDERED_FOLDERS = {
         *("extras", "_torchvision", "pictures", "splitting", "image_files", "archives", "datasets"),
         *("preparing", "weight_files", "digit_network", "catalog", "backbones", "feature_files", "features"),
         *("subsamples", "records", "readouts", "selecting", "trained", "lazy", "lineup", "config", "inputs", "summary"),
-        *("figures", "heads", "classify", "asked_images", "examining", "thumbnails", "report", "transfer"),
+        *("figures", "pages", "heads", "classify", "asked_images", "examining", "thumbnails", "report", "transfer"),
         "processes",
         *("lander_config", "lander_games", "lander_replay", "lander_agent", "lander_training", "lander_records"),
         *("lander_runs", "lander_report", "lander_figure", "lander_watch", "lander_study"),
@@ -93,7 +93,7 @@ ORDERED_FOLDERS = {
         *("wire", "shards", "launch", "fitting", "merging", "searching", "exchange", "neighborhoods", "replicated"),
         *("local", "checkpoint", "costs", "estimators"),
     ],
-    "options": ["settings", "transfer", "classify", "lander", "learn"],
+    "options": ["settings", "transfer", "classify", "probe", "lander", "learn"],
     "commands": [
         *("tables", "values", "features", "targets", "scores", "writing", "parts", "ranks", "fit", "predict", "evaluate"),
     ],

@@ -130,7 +130,7 @@ def _backbone(
         layer,
         pooling,
         num_prefix_tokens=prefix_tokens(network) if raw.ndim == 3 else 0,
-        channels_last=channels_last(network),
+        channels_last=has_channels_last(network),
         **choices,
     ).eval()
     with torch.inference_mode():
@@ -163,11 +163,11 @@ def _blank(prepare: Preparation) -> Tensor:
 
 
 def prefix_tokens(network: nn.Module) -> int:
-    """How many of its tokens come before those of places."""
+    """Class and register tokens before those of places."""
     return int(getattr(network, "num_prefix_tokens", 1 if hasattr(network, "class_token") else 0))
 
 
-def channels_last(network: nn.Module) -> bool:
+def has_channels_last(network: nn.Module) -> bool:
     """Whether its maps are `(B, H, W, C)`."""
     return str(getattr(network, "output_fmt", "")).endswith("NHWC") or type(network).__name__ == "SwinTransformer"
 

@@ -82,19 +82,8 @@ def draw_budgets(cells: Sequence[Cell], look: Look) -> Any:
         own = [cell for cell in cells if cell.readout == readout]
         # A little apart, so that the bars of different readouts do not hide each other.
         places = [cell.budget * 1.02 ** (number - (len(readouts) - 1) / 2) for cell in own]
-        strong = readout == EMPHASIZED
-        style = {
-            "color": look.palette.get(readout, look.ink),
-            "marker": MARKERS[number % len(MARKERS)],
-            "markersize": 5.5 if strong else 4.5,
-            "linewidth": 2.6 if strong else 1.3,
-            "zorder": 4 if strong else 3,
-        }
-        spread = [
-            [max(0.0, 100 * (cell.accuracy - cell.lowest)) for cell in own],  # rounding of the mean
-            [max(0.0, 100 * (cell.highest - cell.accuracy)) for cell in own],
-        ]
-        means = [100 * cell.accuracy for cell in own]
+        style = line_style(readout, number, look)
+        means, spread = accuracy_bars(own)
         accuracy.errorbar(places, means, yerr=spread, label=own[0].title, elinewidth=0.8, capsize=2, **style)
         seconds.plot(places, [max(cell.seconds, 1e-4) for cell in own], **style)
     _dress(accuracy, look, budgets, "Test accuracy", "test accuracy (%)")
@@ -103,6 +92,25 @@ def draw_budgets(cells: Sequence[Cell], look: Look) -> Any:
     handles, labels = accuracy.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9, labelcolor=look.ink)
     return figure
+
+
+def line_style(readout: str, number: int, look: Look) -> dict[str, Any]:
+    """The line of a readout, the `number`-th of a figure."""
+    strong = readout == EMPHASIZED
+    return {
+        "color": look.palette.get(readout, look.ink),
+        "marker": MARKERS[number % len(MARKERS)],
+        "markersize": 5.5 if strong else 4.5,
+        "linewidth": 2.6 if strong else 1.3,
+        "zorder": 4 if strong else 3,
+    }
+
+
+def accuracy_bars(cells: Sequence[Cell]) -> tuple[list[float], list[list[float]]]:
+    """Mean accuracies in percent, and how far down and up the bars go to the least and the most."""
+    down = [max(0.0, 100 * (cell.accuracy - cell.lowest)) for cell in cells]  # rounding of the mean
+    up = [max(0.0, 100 * (cell.highest - cell.accuracy)) for cell in cells]
+    return [100 * cell.accuracy for cell in cells], [down, up]
 
 
 def draw_indicator(indicators: Sequence[float], accuracies: Sequence[float], look: Look) -> Any:
@@ -117,6 +125,7 @@ def draw_indicator(indicators: Sequence[float], accuracies: Sequence[float], loo
 
 
 def new_figure(size: tuple[float, float]) -> Any:
+    """An empty figure, in inches."""
     # Not pyplot: it keeps figures, and may want a screen.
     return needed("matplotlib.figure", "Figures").Figure(figsize=size, layout="constrained")
 
@@ -132,6 +141,7 @@ def _dress(axes: Any, look: Look, budgets: list[int], title: str, label: str) ->
 
 
 def color_axes(axes: Any, look: Look) -> None:
+    """A grid, and no more lines than needed, in the colors of the page."""
     axes.grid(alpha=0.25, color=look.faint)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(look.faint)

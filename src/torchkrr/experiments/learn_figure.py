@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._files import replacing
-from .figures import LIGHT, MARKERS, Look, color_axes, new_figure
+from .figures import LIGHT, MARKERS, Look, accuracy_bars, color_axes, new_figure
 from .learn_summary import Cell
 
 COLORS = {"linear": "linear", "loo": "sk-select", "split": "han-sk", "centers": "blended"}  # to names of the palette
@@ -28,21 +28,9 @@ def draw_depths(cells: Sequence[Cell], look: Look) -> Any:
         own = [cell for cell in cells if cell.head == head]
         # A little apart, so that the bars of different heads do not hide each other.
         places = [cell.discard + 0.04 * (number - (len(heads) - 1) / 2) for cell in own]
-        means = [100 * cell.accuracy for cell in own]
-        spread = [
-            [max(0.0, 100 * (cell.accuracy - cell.lowest)) for cell in own],  # rounding of the mean
-            [max(0.0, 100 * (cell.highest - cell.accuracy)) for cell in own],
-        ]
-        axes.errorbar(
-            places,
-            means,
-            yerr=spread,
-            label=own[0].title,
-            capsize=3,
-            linewidth=2,
-            marker=MARKERS[number],
-            **_color(head, look),
-        )
+        means, spread = accuracy_bars(own)  # type: ignore[arg-type]  # a cell with the same three numbers
+        style = {"capsize": 3, "linewidth": 2, "marker": MARKERS[number], **_color(head, look)}
+        axes.errorbar(places, means, yerr=spread, label=own[0].title, **style)
     axes.set(xlabel="discarded top stages", ylabel="test accuracy (%)")
     axes.set_xticks(sorted({cell.discard for cell in cells}))
     axes.legend(frameon=False, fontsize=9, labelcolor=look.ink)

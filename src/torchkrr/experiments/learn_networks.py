@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..models.pooling import pool
 from ..models.stages import cut_stages
-from .backbones import channels_last, prefix_tokens
+from .backbones import has_channels_last, prefix_tokens
 from .catalog import library_network
 from .learn_config import Config
 from .preparing import Preparation, preparation
@@ -74,7 +74,7 @@ def cut_network(config: Config) -> Cut:
         if isinstance(network, nn.Sequential):  # weights of the convolutions of a VGG alone make it these
             network = nn.Sequential(OrderedDict(features=network))
         stages = cut_stages(network).without(config.discard)
-        tokens, last = prefix_tokens(network), channels_last(network)
+        tokens, last = prefix_tokens(network), has_channels_last(network)
     backbone = nn.Sequential(stages, Pool(str(config.pooling), num_prefix_tokens=tokens, channels_last=last))
     backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return Cut(backbone, prepare, _num_features(backbone.eval(), prepare))

@@ -7,12 +7,11 @@ import json
 import pathlib
 from collections.abc import Sequence
 
-from .._files import replacing
 from .learn_figure import draw_curves, draw_depths
 from .learn_records import READINGS
 from .learn_summary import TITLES, Cell, differences, mean, summarize
+from .pages import figure_tag, filled, write_page
 from .records import Record
-from .report import fill_page, themed_picture
 
 Rows = list[list[str]]
 
@@ -20,8 +19,7 @@ Rows = list[list[str]]
 def write_report(folder: pathlib.Path, records: Sequence[Record], command: str) -> None:
     """`report.md` and `report.html`."""
     for name, text in (("report.md", markdown(records, command)), ("report.html", page(records, command))):
-        with replacing(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_page(folder / name, text)
 
 
 def accuracy_rows(cells: Sequence[Cell]) -> Rows:
@@ -119,18 +117,18 @@ def markdown(records: Sequence[Record], command: str) -> str:
 def page(records: Sequence[Record], command: str) -> str:
     cells = summarize(records)
     settings = {"command": command, "config": records[0]["config"], "versions": records[0]["versions"]}
-    return fill_page(
+    return filled(
         "learn.html",
         title=html.escape(f"Learning with probes: {records[0]['network']} on {records[0]['dataset']}"),
         data=html.escape(described(records)),
         result=html.escape(who_wins(cells)),
         accuracies=_html_table(accuracy_rows(cells)),
         accuracies_note=html.escape(ACCURACY_NOTE),
-        figure=themed_picture("Test accuracy against discarded stages", lambda look: draw_depths(cells, look)),
+        figure=figure_tag("Test accuracy against discarded stages", lambda look: draw_depths(cells, look)),
         readings=_html_table(reading_rows(cells)),
         costs=_html_table(cost_rows(cells)),
         costs_note=html.escape(COST_NOTE),
-        curves=themed_picture("Validation accuracy after each epoch", lambda look: draw_curves(cells, look)),
+        curves=figure_tag("Validation accuracy after each epoch", lambda look: draw_curves(cells, look)),
         settings=html.escape(json.dumps(settings, indent=2)),
     )
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import importlib.resources
 import json
 import os
-import string
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from .._files import replacing
 from .examining import Examination, Group, Shown, examine
-from .figures import DARK, LIGHT, Look, draw_budgets, draw_indicator, svg_of
+from .figures import Look, draw_budgets, draw_indicator
 from .heads import Head
 from .inputs import Inputs
+from .pages import figure_tag, filled, write_page
 from .pictures import Pictures
 from .records import Record
 from .subsamples import budget_rows
@@ -30,23 +27,22 @@ LISTED = 12  # confusions otherwise
 
 def write_report(path: str | os.PathLike[str], inputs: Inputs, records: Sequence[Record], head: Head) -> None:
     examined = examine(head, inputs.test.features, inputs.test.labels)
-    with replacing(path) as temporary:
-        temporary.write_text(page(inputs, records, head, examined), encoding="utf-8")
+    write_page(path, page(inputs, records, head, examined))
 
 
 def page(inputs: Inputs, records: Sequence[Record], head: Head, examined: Examination) -> str:
     cells = summarize(records)
     groups = examined.groups
-    return fill_page(
+    return filled(
         "report.html",
         title=html.escape(f"{inputs.name}: heads on frozen features"),
         data=html.escape(inputs.described),
         result=html.escape(_result(cells, examined, len(inputs.test.labels))),
         table=_table(cells),
         table_note=html.escape(_table_note(cells)),
-        budgets_figure=themed_picture("Accuracy and time against the budget", lambda look: draw_budgets(cells, look)),
+        budgets_figure=figure_tag("Accuracy and time against the budget", lambda look: draw_budgets(cells, look)),
         confusions=_confusions(examined.confusion, head.classes),
-        indicator_figure=themed_picture("Accuracy against the error indicator", lambda look: _draw_groups(groups, look)),
+        indicator_figure=figure_tag("Accuracy against the error indicator", lambda look: _draw_groups(groups, look)),
         indicator_note=html.escape(_indicator_note(groups)),
         mistakes=_mistakes(examined, inputs, head),
         settings=html.escape(_settings(records)),
@@ -90,26 +86,6 @@ def _table_note(cells: Sequence[Cell]) -> str:
     seeds = max(cell.num_seeds for cell in cells)
     errors = f" Means over {seeds} subsamples with their standard errors; bold is the best." if seeds > 1 else ""
     return f"Log-loss and seconds are those of the largest budget.{errors} Subsamples are stratified and the same for all."
-
-
-def fill_page(template: str, **parts: str) -> str:
-    """A page from one of the templates, with the style that all of them have."""
-    folder = importlib.resources.files(__package__).joinpath("templates")
-    style = folder.joinpath("style.css").read_text(encoding="utf-8")
-    return string.Template(folder.joinpath(template).read_text(encoding="utf-8")).substitute(style=style, **parts)
-
-
-def themed_picture(text: str, draw: Callable[[Look], Any]) -> str:
-    """A figure drawn twice, for light and for dark pages; `text` is what it shows."""
-    light, dark = (_svg_uri(draw(look)) for look in (LIGHT, DARK))
-    return (
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img alt="{html.escape(text)}" src="{light}"></picture>'
-    )
-
-
-def _svg_uri(figure: Any) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg_of(figure).encode()).decode()
 
 
 def _draw_groups(groups: Sequence[Group], look: Look) -> Any:
