@@ -32,17 +32,29 @@ def run_jobs(
     """Call `work(job, say)` for each job, a function of a module so that other processes find it.
 
     What `say` is told moves the bar here; what `work` returns is handed to `finished` here, in the order it comes. An error
-    in a job ends all. With `seconds` no job is begun later than that.
+    in a job ends all. With `seconds` no job is begun later than that. With no processes all is done in this one, with its
+    threads.
     """
+    began = time.monotonic()
+
+    def late() -> bool:
+        return seconds is not None and time.monotonic() - began > seconds
+
+    if not processes:
+        for job in jobs:
+            if late():
+                return
+            result = work(job, lambda steps, note: bar.advance(steps, note=note))
+            if finished is not None:
+                finished(result)
+        return
     # Not forked: torch's threads and locks do not survive that.
     context = multiprocessing.get_context("spawn")
     messages = context.Queue()
     waiting, running = deque(jobs), set[Any]()
-    began = time.monotonic()
     try:
-        while waiting or running:
-            late = seconds is not None and time.monotonic() - began > seconds
-            while waiting and len(running) < processes and not late:
+        while running or (waiting and not late()):
+            while waiting and len(running) < processes and not late():
                 process = context.Process(target=_work, args=(work, waiting.popleft(), messages), daemon=True)
                 process.start()
                 running.add(process)
@@ -55,8 +67,6 @@ def run_jobs(
                 process.join()
                 if process.exitcode:
                     raise KernelRidgeError(f"A run ended with exit code {process.exitcode}. Run the same command again.")
-            if late and not running:
-                return
     finally:
         for process in running:
             process.terminate()

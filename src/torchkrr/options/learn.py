@@ -34,7 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="any other number of the experiment")
     runs = parser.add_argument_group("runs")
     add = runs.add_argument
-    add("--processes", type=_count, default=os.cpu_count() or 1, metavar="N", help="runs at a time (one per core)")
+    add(
+        "--processes",
+        type=_natural,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="runs at a time; 0: one, with all threads",
+    )
     add("--checkpoint-every", type=_count, default=5, metavar="N", help="epochs between checkpoints (5)")
     add("--time-limit", type=float, metavar="MINUTES", help="begin no run later; the same command goes on")
     add("--tensorboard", action="store_true", help="curves for TensorBoard")
@@ -122,6 +128,12 @@ def _heads(text: str) -> tuple[str, ...]:
     if not set(names) <= {"kernel", "linear"}:
         raise argparse.ArgumentTypeError(f"must be kernel, linear or both, with a comma, got {text!r}")
     return names
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number that is not negative, got {text!r}")
+    return int(text)
 
 
 def _count(text: str) -> int:
