@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_natural,
         default=os.cpu_count() or 1,
         metavar="N",
-        help="runs at a time; 0: one, with all threads",
+        help="at a time; 0: one, on all threads",
     )
     add("--checkpoint-every", type=_count, default=5, metavar="N", help="epochs between checkpoints (5)")
     add("--time-limit", type=float, metavar="MINUTES", help="begin no run later; the same command goes on")
