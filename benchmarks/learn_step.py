@@ -44,7 +44,7 @@ def step_of(config: Config, images: torch.Tensor, labels: torch.Tensor) -> tuple
     optimizer = make_optimizer(config, cut.backbone, head)
 
     def step() -> None:
-        loss = head.loss(cut.backbone(images), labels)  # type: ignore[operator]
+        loss = head.loss(cut.backbone(images), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
