@@ -34,8 +34,8 @@ def accuracy_rows(cells: Sequence[Cell]) -> Rows:
     for head in heads:
         by_depth = differences(cells, head)
         if head != "linear" and by_depth:
-            shown = [_range(by_depth[depth], "+") if by_depth.get(depth) else "" for depth in depths]
-            rows.append([f"{TITLES[head]} minus linear, same seed", *shown])
+            ranges = [_range(by_depth[depth], "+") if by_depth.get(depth) else "" for depth in depths]
+            rows.append([f"{TITLES[head]} minus linear, same seed", *ranges])
     return rows
 
 
