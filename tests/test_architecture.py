@@ -70,11 +70,10 @@ ORDERED_FOLDERS = {
     ],
     "models": ["pooling", "taps", "graphs", "stages", "readout", "q_network"],
     "experiments": [
-        *("extras", "_torchvision", "pictures", "splitting", "image_files", "archives", "datasets"),
+        *("extras", "processes", "_torchvision", "pictures", "splitting", "image_files", "archives", "datasets"),
         *("preparing", "weight_files", "digit_network", "catalog", "backbones", "feature_files", "features"),
         *("subsamples", "records", "readouts", "selecting", "trained", "lazy", "lineup", "config", "inputs", "summary"),
         *("figures", "pages", "heads", "classify", "asked_images", "examining", "thumbnails", "report", "transfer"),
-        "processes",
         *("lander_config", "lander_games", "lander_replay", "lander_agent", "lander_training", "lander_records"),
         *("lander_runs", "lander_report", "lander_figure", "lander_watch", "lander_study"),
         *("small_networks", "learn_config", "learn_data", "learn_bank", "learn_networks", "learn_heads"),

@@ -1,9 +1,22 @@
 """Networks with kernels: a backbone and a readout, stages, features by layer name, pooling to vectors, agents."""
 
+from .depths import Depths
 from .pooling import pool
 from .q_network import KernelQNetwork, QNetwork
 from .readout import KernelReadout
-from .stages import Staged, cut_stages
+from .stages import Staged, cut_stages, known_layers
 from .taps import Tapped, features_at, tap
 
-__all__ = ["KernelQNetwork", "KernelReadout", "QNetwork", "Staged", "Tapped", "cut_stages", "features_at", "pool", "tap"]
+__all__ = [
+    "Depths",
+    "KernelQNetwork",
+    "KernelReadout",
+    "QNetwork",
+    "Staged",
+    "Tapped",
+    "cut_stages",
+    "features_at",
+    "known_layers",
+    "pool",
+    "tap",
+]

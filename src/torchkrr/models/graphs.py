@@ -96,7 +96,8 @@ def _mode(model: nn.Module, training: bool) -> Iterator[None]:
 
 def _call(model: nn.Module, graph: fx.Graph, name: str) -> fx.Node:
     layer = model.get_submodule(name)
-    calls = [node for node in graph.nodes if node.op == "call_module" and model.get_submodule(str(node.target)) is layer]
+    every: list[fx.Node] = [node for node in graph.nodes if node.op == "call_module"]
+    calls = [node for node in every if model.get_submodule(str(node.target)) is layer]
     if len(calls) != 1:
         problem = "called several times" if calls else "not called"
         raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, overload
 
 import torch
@@ -39,9 +39,9 @@ def tap(model: nn.Module, *layers: str) -> Iterator[dict[str, Tensor]]:
     found: dict[str, Tensor] = {}
 
     def keep(name: str, output: Any) -> None:
-        found[name] = _tensor(name, output).clone()
+        found[name] = first_tensor(name, output).clone()
 
-    with _hooked(model, layers, keep):
+    with hooked(model, layers, keep):
         yield found
 
 
@@ -106,11 +106,11 @@ def features_at(
                 f"The layer {name!r} is called several times in one pass, so its name does not say which output is meant. "
                 "Tap the block around it, or the layer after it."
             )
-        outputs[name] = _tensor(name, output).clone()
+        outputs[name] = first_tensor(name, output).clone()
 
-    with _hooked(model, names, keep):
+    with hooked(model, names, keep):
         model(x)
-    _check_reached(names, outputs)
+    check_reached(names, outputs)
     found = {name: pool(outputs[name], pooling, num_prefix_tokens=num_prefix_tokens, most=most) for name in names}
     return found[layers] if isinstance(layers, str) else found
 
@@ -163,20 +163,20 @@ class Tapped(nn.Module):
 
     def _output(self, x: Any) -> Tensor:
         if not self.layer:
-            return _tensor("", self.network(x))
-        signal = _ReachedError()
+            return first_tensor("", self.network(x))
+        signal = ReachedError()
 
         def stop(name: str, output: Any) -> None:
-            signal.output = _tensor(name, output)
+            signal.output = first_tensor(name, output)
             raise signal
 
-        with _hooked(self.network, [self.layer], stop):
+        with hooked(self.network, [self.layer], stop):
             try:
                 self.network(x)
-            except _ReachedError as reached:
+            except ReachedError as reached:
                 if reached is not signal:  # of another network around this one
                     raise
-        _check_reached([self.layer], {} if signal.output is None else {self.layer: signal.output})
+        check_reached([self.layer], [] if signal.output is None else [self.layer])
         assert signal.output is not None
         return signal.output
 
@@ -184,14 +184,15 @@ class Tapped(nn.Module):
         return f"layer={self.layer!r}, pooling={self.pooling!r}"
 
 
-class _ReachedError(BaseException):
+class ReachedError(BaseException):
     """Ends a forward pass early. Not an Exception: a network may catch those."""
 
     output: Tensor | None = None
 
 
 @contextlib.contextmanager
-def _hooked(model: nn.Module, layers: Sequence[str], seen: Any) -> Iterator[None]:
+def hooked(model: nn.Module, layers: Sequence[str], seen: Any) -> Iterator[None]:
+    """Inside the block, `seen(name, output)` is called for each output of the named layers."""
     modules = {name: named_layer(model, name) for name in layers}
     with contextlib.ExitStack() as handles:
         for name, module in modules.items():
@@ -221,7 +222,8 @@ def _listed(names: list[str]) -> str:
     return ", ".join(top[:SHOWN]) + (f" and {len(top) - SHOWN} more" if len(top) > SHOWN else "")
 
 
-def _tensor(name: str, output: Any) -> Tensor:
+def first_tensor(name: str, output: Any) -> Tensor:
+    """The output of a layer, or the first of several."""
     first = output[0] if isinstance(output, (tuple, list)) and output else output
     if not isinstance(first, torch.Tensor):
         raise InputTypeError(
@@ -230,7 +232,8 @@ def _tensor(name: str, output: Any) -> Tensor:
     return first
 
 
-def _check_reached(names: Sequence[str], found: dict[str, Tensor]) -> None:
+def check_reached(names: Sequence[str], found: Container[str]) -> None:
+    """A layer that left nothing is an error."""
     for name in names:
         if name not in found:
             raise InputError(
