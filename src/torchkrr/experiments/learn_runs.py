@@ -83,7 +83,7 @@ def run_all(
 
     if jobs:
         with Progress("epochs", sum(job.config.epochs for job in jobs), shown=progress) as bar:
-            run_jobs(_work, jobs, bar, processes=processes, seconds=seconds, finished=finished)
+            run_jobs(run_one, jobs, bar, processes=processes, seconds=seconds, finished=finished)
     found = [record for key in keys if (record := records.get(key)) is not None]
     cells = summarize(found)
     if found:
@@ -113,10 +113,6 @@ def run_one(job: Job, say: Say | None = None) -> Record:
         if say is not None:
             say(config.epochs - shown, f"{config.label}: evaluating")
     return finish(run, job.key, job.folder)
-
-
-def _work(job: Job, say: Say) -> Record:
-    return run_one(job, say)
 
 
 def _folder(folder: pathlib.Path) -> pathlib.Path:
