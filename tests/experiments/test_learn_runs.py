@@ -146,7 +146,7 @@ def test_a_command_that_was_stopped_goes_on_to_the_same_numbers(tmp_path, digits
     processes = "0" if how == signal.SIGINT else "1"
     run = [sys.executable, "-m", "torchkrr", *asked, "--processes", processes, "--out", str(out)]
     process = subprocess.Popen(run, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not list(out.glob("checkpoints/*.pt")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(process.pid, how)
