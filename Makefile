@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 
 DATA ?= uci
 
-.PHONY: demo test lint types unit without-compiler package wheels bench bench-tuning bench-uci lander lander-study figures clean
+.PHONY: demo test lint types unit without-compiler package wheels bench bench-tuning bench-uci lander lander-study learn figures clean
 
 demo: $(INSTALLED)
 	$(BIN)/torchkrr transfer --dataset digits --backbone digits --budgets 30,100,300,all --seeds 3 --out runs/demo
@@ -73,6 +73,14 @@ lander: $(INSTALLED)
 lander-study: $(INSTALLED)
 	$(BIN)/torchkrr lander --study --seeds 3 --episodes 300 --out runs/lander-study
 	for kind in md jsonl; do cp runs/lander-study/lander.$$kind docs/results/lander-study.$$kind; done
+
+# Two small networks on CIFAR-10, five depths, five seeds, two heads each; goes on where it was.
+learn: $(INSTALLED)
+	for network in vgg-small vit-small; do \
+		$(BIN)/torchkrr learn --dataset cifar10 --network $$network --samples 1000 --seeds 5 --out runs/learn-$$network || exit 1; \
+		cp runs/learn-$$network/report.md docs/results/learn-$$network.md; \
+		cp runs/learn-$$network/records.jsonl docs/results/learn-$$network.jsonl; \
+		cp runs/learn-$$network/figure.png docs/images/learn-$$network.png; done
 
 # Every picture and number of the documentation.
 figures: $(INSTALLED)

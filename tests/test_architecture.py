@@ -71,7 +71,7 @@ ORDERED_FOLDERS = {
     ],
     "models": ["pooling", "taps", "depths", "modes", "graphs", "stages", "readout", "q_network"],
     "experiments": [
-        *("extras", "_torchvision", "pictures", "splitting", "image_files", "archives", "datasets"),
+        *("extras", "processes", "_torchvision", "pictures", "splitting", "image_files", "archives", "datasets"),
         *("preparing", "weight_files", "digit_network", "catalog", "backbones", "feature_files", "features"),
         *("subsamples", "records", "readouts", "selecting", "trained", "lazy", "lineup", "config", "inputs", "summary"),
         *("figures", "pages", "heads", "classify", "asked_images", "examining", "thumbnails", "report", "transfer"),
@@ -79,18 +79,28 @@ ORDERED_FOLDERS = {
         *("probe", "probing"),
         *("lander_config", "lander_games", "lander_replay", "lander_agent", "lander_training", "lander_records"),
         *("lander_runs", "lander_report", "lander_figure", "lander_watch", "lander_study"),
+        *("small_networks", "learn_config", "learn_data", "learn_bank", "learn_networks", "learn_heads"),
+        *(
+            "learn_optimizer",
+            "learn_training",
+            "learn_records",
+            "learn_summary",
+            "learn_figure",
+            "learn_report",
+            "learn_board",
+            "learn_runs",
+        ),
     ],
     "distributed": [
         *("wire", "shards", "launch", "fitting", "merging", "searching", "exchange", "neighborhoods", "replicated"),
         *("local", "checkpoint", "costs", "estimators"),
     ],
-    "options": ["transfer", "classify", "probe", "lander"],
     "commands": [
         *("tables", "values", "features", "targets", "scores", "writing", "parts", "ranks", "fit", "predict", "evaluate"),
     ],
     "options": [
         *("kinds", "tables", "shells", "fit", "predict", "evaluate", "doctor", "completion"),
-        *("transfer", "classify", "lander"),
+        *("settings", "transfer", "classify", "probe", "lander", "learn"),
     ],
 }
 MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]

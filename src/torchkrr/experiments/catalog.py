@@ -26,14 +26,17 @@ class Network(NamedTuple):
     source: str  # "torchvision" or "timm"
 
 
-def library_network(name: str, *, weights: str | None, size: int | None, random_weights: bool) -> Network:
-    """A network of torchvision or, if that has none of the name, of timm; `torchvision/NAME` and `timm/NAME` insist."""
+def library_network(name: str, *, weights: str | None, size: int | None, random_weights: bool, seed: int = 0) -> Network:
+    """A network of torchvision or, if that has none of the name, of timm; `torchvision/NAME` and `timm/NAME` insist.
+
+    `seed` is that of random weights.
+    """
     source, _, rest = name.rpartition("/") if name.startswith(("torchvision/", "timm/")) else ("", "", name)
     known = {library: rest in names for library, names in _names().items()}
     if source in ("", "torchvision") and known.get("torchvision"):
-        return _from_torchvision(rest, weights, size, random_weights)
+        return _from_torchvision(rest, weights, size, random_weights, seed)
     if source in ("", "timm") and (known.get("timm") or _timm_knows(rest)):
-        return _from_timm(rest, weights, size, random_weights)
+        return _from_timm(rest, weights, size, random_weights, seed)
     every = sorted({"digits", "identity"}.union(*_names().values()))
     near = difflib.get_close_matches(rest, every, 5, cutoff=0.6)
     hint = f"Did you mean {', '.join(near)}?" if near else "Names: torchvision.models.list_models(), timm.list_models()."
@@ -58,7 +61,7 @@ def _timm_knows(name: str) -> bool:
     return name.startswith(("hf-hub:", "hf_hub:")) or bool(needed("timm", "This backbone").is_model(name))
 
 
-def _from_torchvision(name: str, weights: str | None, size: int | None, random_weights: bool) -> Network:
+def _from_torchvision(name: str, weights: str | None, size: int | None, random_weights: bool, seed: int) -> Network:
     models = torchvision_module("torchvision.models")
     choices: dict[str, Any] = {"init_weights": False} if name in OWN_INITIALISATION else {}
     best = models.get_model_weights(name).DEFAULT
@@ -66,7 +69,7 @@ def _from_torchvision(name: str, weights: str | None, size: int | None, random_w
         with _explained(name):
             network = models.get_model(name, weights=best)
     else:
-        network = _seeded(models.get_model, name, weights=None, **choices)
+        network = _seeded(seed, models.get_model, name, weights=None, **choices)
     head = _cut_classifier(network)
     if weights is not None:
         network = load_weights(network, weights, head=head)
@@ -75,7 +78,7 @@ def _from_torchvision(name: str, weights: str | None, size: int | None, random_w
     return Network(network, _preparation(size, usual.crop_size[0], usual.mean, usual.std, mode), "torchvision")
 
 
-def _from_timm(name: str, weights: str | None, size: int | None, random_weights: bool) -> Network:
+def _from_timm(name: str, weights: str | None, size: int | None, random_weights: bool, seed: int) -> Network:
     timm = needed("timm", "This backbone")
     usual = timm.get_pretrained_cfg(name)
     choices: dict[str, Any] = {"num_classes": 0}
@@ -85,7 +88,7 @@ def _from_timm(name: str, weights: str | None, size: int | None, random_weights:
         with _explained(name):
             network = timm.create_model(name, pretrained=True, **choices)
     else:
-        network = _seeded(timm.create_model, name, pretrained=False, **choices)
+        network = _seeded(seed, timm.create_model, name, pretrained=False, **choices)
     config = needed("timm.data", "This backbone").resolve_data_config({}, model=network)
     if weights is not None:
         network = load_weights(network, weights, head=network.pretrained_cfg.get("classifier"))
@@ -97,10 +100,10 @@ def _preparation(size: int | None, usual: int, mean: Any, std: Any, mode: str) -
     return preparation(usual if size is None else size, mean, std, mode if mode in MODES else "bicubic")
 
 
-def _seeded(make: Any, *args: Any, **choices: Any) -> Any:
-    """The same random weights in every run; the caller's random numbers stay as they are."""
+def _seeded(seed: int, make: Any, *args: Any, **choices: Any) -> Any:
+    """The same random weights in every run of a seed; the caller's random numbers stay as they are."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         return make(*args, **choices)
 
 

@@ -6,14 +6,14 @@ import argparse
 import os
 import pathlib
 import shlex
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import kinds
+from .settings import setting_of
 
 STUDY_SEEDS = 3
 OWN = ("agent", "environment", "seed", "episodes", "evaluation_episodes", "checkpoint_every", "variant")  # other options
 MEANS = {"reward": "rewards", "evaluation": "evaluation"}
-TRUTH = {"true": True, "false": False}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint-every", type=kinds.count, default=25, metavar="N", help="games between checkpoints (25)")
     add("--processes", type=kinds.count, default=os.cpu_count() or 1, metavar="N", help="runs at a time (one per core)")
     add("--out", type=pathlib.Path, metavar="PATH", help="folder of checkpoints, records and report (runs/lander)")
-    add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="any other number of the experiment")
+    add(
+        "--set",
+        type=setting_of("lander_config", OWN),
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other number of the experiment",
+    )
     add("--study", action="store_true", help="variants of the kernel agent instead of the two agents")
     add("--variants", type=_variants, metavar="A,B", help="of the study: only these")
     add("--time-limit", type=float, metavar="MINUTES", help="begin no run later; the same command goes on")
@@ -80,30 +87,6 @@ def _configs(args: argparse.Namespace) -> list[Any]:
         return study(Config(**common), seeds, args.variants)
     agents = ("dqn", "dqk") if args.agent == "both" else (args.agent,)
     return [Config(**{**common, "agent": agent, "seed": seed}) for seed in seeds for agent in agents]
-
-
-class Setting(NamedTuple):
-    name: str
-    value: Any
-    text: str  # as it was given
-
-
-def _setting(text: str) -> Setting:
-    """`NAME=VALUE` as a field of the configuration, by the type of its default."""
-    import dataclasses
-
-    from ..experiments.lander_config import Config
-
-    fields: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Config)}
-    name, separator, value = text.partition("=")
-    if not separator or name not in fields or name in OWN:
-        others = ", ".join(field for field in fields if field not in OWN)
-        raise kinds.Wrong(f"takes NAME=VALUE with a name among {others}, got {text!r}")
-    default = fields[name]
-    try:
-        return Setting(name, TRUTH[value.lower()] if isinstance(default, bool) else type(default)(value), text)
-    except (KeyError, ValueError):
-        raise kinds.Wrong(f"{name} takes a value such as {default!r}, got {value!r}") from None
 
 
 def _variants(text: str) -> list[str]:

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--train-limit",
         type=kinds.count,
         metavar="N",
-        help="use N training images only, stratified (all); the rest cost nothing",
+        help="use N training images only, stratified (all)",
     )
     frozen = parser.add_argument_group("network")
     frozen.add_argument(

@@ -1,0 +1,191 @@
+"""One run: a cut network trained under a head, with checkpoints from which an interrupted run goes on as if it had not been.
+
+All randomness of an epoch comes from the seed of the run and the number of the epoch, so a checkpoint between two epochs is
+complete.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import os
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._files import replacing
+from ..errors import FileError, KernelRidgeError
+from .learn_bank import MemoryBank, features_of
+from .learn_config import Config
+from .learn_data import Collection, choose_rows, num_batches, training_batches
+from .learn_heads import CentersHead, KernelHead, LinearHead
+from .learn_networks import cut_network
+from .learn_optimizer import anneal, make_optimizer
+from .readouts import Quality, quality
+from .subsamples import stratified_order
+
+VERSION = 1
+STREAMS = 1_000_003  # seeds of epochs lie this far apart for neighboring seeds of runs
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    loss: float  # mean over its batches
+    accuracy: float  # on the validation part, after it
+    log_loss: float  # likewise
+    seconds: float  # of all its steps, with reading and augmenting
+    seconds_validation: float  # with the refreshed bank
+
+
+Report = Callable[[int, Epoch], None]
+
+
+class Run:
+    """A run in progress; `path` is its checkpoint, found or to be written."""
+
+    def __init__(self, config: Config, data: Collection, path: str | os.PathLike[str]) -> None:
+        self.config, self.data, self.path = config, data, pathlib.Path(path)
+        self.rows = choose_rows(data.train.labels, config)
+        self.cut = cut_network(config)
+        self.bank = MemoryBank(data.train, self.rows.fit, self.cut.prepare)
+        self.head = self._head()
+        self.optimizer = make_optimizer(config, self.cut.backbone, self.head)
+        self.epochs: list[Epoch] = []
+        self.best = 0  # epoch, counted from 1
+        self.best_state: dict[str, Any] = {}
+        if self.path.exists():
+            self._restore(load_checkpoint(self.path))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return num_batches(len(self.rows.fit), self.config.batch_size)
+
+    @property
+    def finished(self) -> bool:
+        waited = len(self.epochs) - self.best
+        return len(self.epochs) >= self.config.epochs or (0 < self.config.patience <= waited)
+
+    def train(self, report: Report | None = None) -> None:
+        """Go on to the last epoch, or until patience is at its end; then take the weights of the best epoch."""
+        written = len(self.epochs)
+        while not self.finished:
+            self.epochs.append(self._epoch(len(self.epochs)))
+            if self.best == 0 or _rank(self.epochs[-1]) > _rank(self.epochs[self.best - 1]):
+                self.best, self.best_state = len(self.epochs), copy.deepcopy(self._weights())
+            if report is not None:
+                report(len(self.epochs), self.epochs[-1])
+            if len(self.epochs) % self.config.checkpoint_every == 0:
+                self.save()
+                written = len(self.epochs)
+        if written < len(self.epochs):
+            self.save()
+        self.load_weights(self.best_state)
+
+    def _epoch(self, number: int) -> Epoch:
+        config, began = self.config, time.perf_counter()
+        generator = torch.Generator().manual_seed(STREAMS * config.seed + number)
+        total = self.config.epochs * self.steps_per_epoch
+        losses = []
+        self.cut.backbone.train()
+        with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator
+            torch.manual_seed(STREAMS * config.seed + number)
+            batches = training_batches(self.data.train, self.rows.fit, self.cut.prepare, config, generator)
+            for step, (images, labels) in enumerate(batches, start=number * self.steps_per_epoch):
+                anneal(self.optimizer, step / total)
+                losses.append(self.learn(images, labels))
+        loss = float(torch.stack(losses).mean())
+        if not math.isfinite(loss):
+            raise KernelRidgeError(f"The loss of epoch {number + 1} is {loss}. Try a smaller learning_rate.")
+        half = time.perf_counter()
+        found = self.validate()
+        assert found.log_loss is not None
+        return Epoch(loss, found.accuracy, found.log_loss, half - began, time.perf_counter() - half)
+
+    def learn(self, images: Tensor, labels: Tensor) -> Tensor:
+        """One step of the optimizer; the loss before it, a scalar without graph."""
+        loss: Tensor = self.head.loss(self.cut.backbone(images), labels)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def validate(self) -> Quality:
+        """On the part that was held out: the linear head as it is, a kernel from the bank, refreshed."""
+        query = features_of(self.cut.backbone, self.data.train, self.rows.validation, self.cut.prepare)
+        labels = self.data.train.labels[self.rows.validation]
+        if isinstance(self.head, LinearHead):
+            return quality(self.head(query), labels, 1.0)
+        readout = self.head.readout(self.bank.refresh(self.cut.backbone), self.bank.labels)
+        return quality(readout(query), labels, float(self.head.temperature))
+
+    def _head(self) -> LinearHead | KernelHead:
+        config, num_classes = self.config, len(self.data.classes)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            if config.head == "linear":
+                return LinearHead(self.cut.num_features, num_classes)
+            if config.objective != "centers":
+                return KernelHead(config, num_classes)
+            order = stratified_order(self.bank.labels, config.seed)[: config.num_centers]
+            return CentersHead(config, num_classes, self.bank.refresh(self.cut.backbone)[order], self.bank.labels[order])
+
+    def _weights(self) -> dict[str, Any]:
+        return {"backbone": self.cut.backbone.state_dict(), "head": self.head.state_dict()}
+
+    def load_weights(self, state: dict[str, Any]) -> None:
+        self.cut.backbone.load_state_dict(state["backbone"])
+        self.head.load_state_dict(state["head"])
+
+    def save(self) -> None:
+        state = {
+            "version": VERSION,
+            "config": dataclasses.asdict(self.config),
+            "weights": self._weights(),
+            "optimizer": self.optimizer.state_dict(),
+            "epochs": [dataclasses.astuple(epoch) for epoch in self.epochs],
+            "best": self.best,
+            "best_weights": self.best_state,
+        }
+        with replacing(self.path) as temporary:
+            torch.save(state, temporary)
+
+    def save_model(self, path: pathlib.Path) -> None:
+        """The weights as they are, with the configuration: what `load_model` reads."""
+        state = {"version": VERSION, "config": dataclasses.asdict(self.config), "weights": self._weights()}
+        with replacing(path) as temporary:
+            torch.save(state, temporary)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        found, wanted = Config(**state["config"]).settings(), self.config.settings()
+        changed = [name for name in wanted if found.get(name) != wanted[name]]
+        if changed:
+            different = "; ".join(f"{name} was {found.get(name)!r} and is {wanted[name]!r}" for name in changed)
+            raise FileError(f"{self.path} is a checkpoint of another run: {different}. Choose another folder, or remove it.")
+        self.load_weights(state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.epochs = [Epoch(*fields) for fields in state["epochs"]]
+        self.best, self.best_state = state["best"], state["best_weights"]
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The contents of a checkpoint or a model file, or an error that says what is wrong with it."""
+    try:
+        state = torch.load(path, weights_only=True)
+    except FileNotFoundError:
+        raise FileError(f"There is no checkpoint at {path}. `torchkrr learn` writes them into its folder.") from None
+    except Exception as error:  # whatever the unpickler stumbles over
+        raise FileError(f"{path} is not a checkpoint of `torchkrr learn`, or is damaged: {error}.") from None
+    if not isinstance(state, dict) or state.get("version") != VERSION:
+        raise FileError(f"{path} is not a checkpoint of this version of `torchkrr learn`.")
+    return state
+
+
+def _rank(epoch: Epoch) -> tuple[float, float]:
+    """Larger is better: accuracy, then loss."""
+    return epoch.accuracy, -epoch.log_loss
