@@ -38,7 +38,7 @@ def draw(axes: Axes, x: Tensor, y: Tensor, count: int) -> dict[str, float]:
         axes.plot(QUERY[start:stop, 0], prediction[start:stop], color=BLUE)
     jumps = [abs(float(prediction[at] - prediction[at - 1])) for at in borders[1:-1]]
     for at in borders[1:-1]:
-        axes.plot(QUERY[[at, at], 0], prediction[at - 1 : at + 1], color=ORANGE, linewidth=1.8)
+        axes.plot(QUERY[[at, at], 0], prediction[at - 1 : at + 1], color=ORANGE, linewidth=3.2, zorder=4)
         axes.axvline(float(QUERY[at]), color=GRAY, linewidth=0.5, alpha=0.5)
     axes.plot(x, y, "o", color=INK, markersize=5)
     largest = max(jumps, default=0.0)

@@ -17,7 +17,7 @@ from torchkrr import kernels, neighbors
 from torchkrr.errors import RidgeRaisedWarning
 
 LENGTHSCALES = tuple(0.05 * 2**step for step in range(9))
-RIDGE = 1e-6
+RIDGE = 1e-9  # the default of the library
 NUM_CENTERS, NUM_QUERIES, NUM_NEIGHBORS = 1000, 200, 30
 
 
@@ -25,11 +25,16 @@ def function(points: Tensor) -> Tensor:
     return torch.sin(6 * points[:, :1]) * torch.cos(4 * points[:, 1:])
 
 
+def squared(a: Tensor, b: Tensor) -> Tensor:
+    """By differences: nothing cancels."""
+    return (a[:, :, None] - b[:, None]).square().sum(-1)
+
+
 def textbook(query: Tensor, centers: Tensor, values: Tensor, cells: Tensor, lengthscale: float) -> Tensor:
     """The formula as it is written, in the dtype of the data; NaN where Cholesky fails."""
     points, near = centers[cells] / lengthscale, query[:, None] / lengthscale
-    gram = torch.exp(-torch.cdist(points, points).square() / 2) + RIDGE * torch.eye(NUM_NEIGHBORS, dtype=query.dtype)
-    row = torch.exp(-torch.cdist(near, points).square() / 2)
+    gram = torch.exp(-squared(points, points) / 2) + RIDGE * torch.eye(NUM_NEIGHBORS, dtype=query.dtype)
+    row = torch.exp(-squared(near, points) / 2)
     factor, info = torch.linalg.cholesky_ex(gram)
     found = (row @ torch.cholesky_solve(values[cells], factor))[:, 0]
     return torch.where(info[:, None] == 0, found, torch.nan)

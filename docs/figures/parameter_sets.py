@@ -15,7 +15,7 @@ from torchkrr import kernels, nn
 STEPS = 400
 QUERY = torch.linspace(0, 1, 601)[:, None]
 TITLES = {
-    (False, False): "nothing learned: the values are six of the data",
+    (False, False): "nothing learned: six of the data",
     (False, True): "values learned",
     (True, True): "centers and values learned",
 }

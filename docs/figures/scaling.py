@@ -33,7 +33,7 @@ def power(x: list[float], y: list[float]) -> float:
 def draw(axes: Axes, x: list[float], curves: dict[str, list[float]], steepest: float) -> dict[str, float]:
     for name, y in curves.items():
         axes.plot(x, y, marker="o", markersize=4, color=COLORS[name], label=name)
-    first = next(iter(curves.values()))[0]
+    first = next(reversed(curves.values()))[0] if steepest > 1 else next(iter(curves.values()))[0]
     axes.plot(x, [first * (at / x[0]) ** steepest for at in x], color=GRAY, linestyle=":", label=f"power {steepest:g}")
     axes.set(xscale="log", yscale="log")
     axes.grid(True)
@@ -54,6 +54,7 @@ def main() -> None:
     exponential = min((record for record in kin40k if record["profile"] == "Exponential"), key=lambda r: r["rmse_100"])
     curves = {name: [exponential[f"{name}_us_{count}"] for count in NEIGHBORS] for name in ("search", "solve")}
     powers["neighbors"] = draw(row[2], list(NEIGHBORS), curves, 2)
+    powers["neighbors"]["solve, last doubling"] = power(list(NEIGHBORS[-2:]), curves["solve"][-2:])
     row[2].set(xlabel="neighbors", ylabel="microseconds per query", title="kin40k: 36,000 centers of 8 features")
     records = ["benchmarks/results/core.jsonl", "benchmarks/results/sensitivity.jsonl"]
     save(figure, "scaling", {"records": records, "powers": powers})

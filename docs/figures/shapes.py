@@ -27,7 +27,8 @@ def box(axes: Axes, x: float, y: float, height: float, width: float, name: str, 
 def arrow(axes: Axes, start: tuple[float, float], stop: tuple[float, float], text: str) -> None:
     axes.add_patch(FancyArrowPatch(start, stop, arrowstyle="-|>", mutation_scale=12, color=GRAY, linewidth=1.2))
     middle = (start[0] + stop[0]) / 2, (start[1] + stop[1]) / 2
-    axes.text(middle[0], middle[1] + 0.12, text, ha="center", va="bottom", color=GRAY, fontsize=9)
+    above = 0.12 + 0.3 * (start[1] != stop[1])
+    axes.text(middle[0] + 0.1, middle[1] + above, text, ha="center", va="bottom", color=GRAY, fontsize=9)
 
 
 def main() -> None:
