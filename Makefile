@@ -73,7 +73,7 @@ figures: $(INSTALLED)
 # The documentation site, in site/: pictures that are missing or out of date, pages without a warning, a look by a browser.
 docs: $(INSTALLED)
 	$(BIN)/python docs/figures/make.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --clean
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --clean
 	SITE=site $(BIN)/python -m pytest -q tests/website
 
 $(INSTALLED): pyproject.toml constraints.txt setup.py $(wildcard src/torchkrr/native/*.h src/torchkrr/native/*.cpp)

@@ -45,7 +45,7 @@ def pages():
 
 def chromium(path, *options):
     given = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"]
-    given += ["--allow-file-access-from-files", "--virtual-time-budget=5000"]
+    given += ["--virtual-time-budget=10000"]
     found = subprocess.run(
         [*given, *options, path.as_uri()], capture_output=True, text=True, timeout=120, check=True, cwd=SITE
     )
@@ -132,7 +132,7 @@ def test_search_works_from_the_file_system(tmp_path):
     text = (SITE / "index.html").read_text()
     typed = """<script>addEventListener("load", () => setTimeout(() => {
         const field = document.querySelector("[data-md-component=search-query]")
-        document.querySelector("#__search").checked = true
+        document.querySelector("#__search").click()
         field.focus(); field.value = "leave-one-out"
         field.dispatchEvent(new Event("input", {bubbles: true}))
         field.dispatchEvent(new KeyboardEvent("keyup", {bubbles: true}))
