@@ -9,6 +9,13 @@ from typing import Any
 from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 
+# Commands that latex2mathml does not know, or makes brackets of that few fonts can draw.
+INSTEAD = {
+    r"\\arg\b": r"\\operatorname{arg}",
+    r"\\big[lr]?\b": "",
+    r"\\Big[lr]?\b(?=\()": r"\\left",
+    r"\\Big[lr]?\b(?=\))": r"\\right",
+}
 # What pymdownx.arithmatex leaves of $...$ and $$...$$.
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\([(\[])(.*?)\\[)\]]\s*</\1>', flags=re.DOTALL)
 
@@ -18,8 +25,9 @@ def on_post_page(output: str, **_: Any) -> str:
 
 
 def _as_mathml(found: re.Match[str]) -> str:
-    block = found[2] == "["
-    tex = re.sub(r"\\arg\b", r"\\operatorname{arg}", html.unescape(found[3]).strip())  # the one command it does not know
+    block, tex = found[2] == "[", html.unescape(found[3]).strip()
+    for command, other in INSTEAD.items():
+        tex = re.sub(command, other, tex)
     formula = convert(tex, display="block" if block else "inline")
     if "<mi>\\" in formula:
         raise PluginError(f"This formula has a command that cannot be shown: {tex}")
