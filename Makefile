@@ -5,12 +5,12 @@ INSTALLED := $(VENV)/.installed
 
 DATA ?= uci
 
-.PHONY: demo test lint types unit without-compiler package wheels bench bench-tuning bench-uci lander lander-study learn figures clean
+.PHONY: demo test lint types unit without-compiler package wheels bench bench-tuning bench-uci lander lander-study learn figures docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/torchkrr transfer --dataset digits --backbone digits --budgets 30,100,300,all --seeds 3 --out runs/demo
 
-test: lint types unit without-compiler package
+test: lint types unit docs without-compiler package
 
 # One intra-op thread per test process: the processes share the cores.
 unit: $(INSTALLED)
@@ -84,10 +84,13 @@ learn: $(INSTALLED)
 
 # Every picture and number of the documentation.
 figures: $(INSTALLED)
-	for script in $(filter-out docs/figures/style.py,$(wildcard docs/figures/*.py)); do $(BIN)/python $$script || exit 1; done
-	$(BIN)/python examples/spread_centers.py --out runs/spread_centers
-	cp runs/spread_centers/spread_centers.png docs/images/
-	cp runs/spread_centers/spread_centers.json docs/results/
+	$(BIN)/python docs/figures/make.py --all
+
+# The documentation site, in site/: pictures that are missing or out of date, pages without a warning, a look by a browser.
+docs: $(INSTALLED)
+	$(BIN)/python docs/figures/make.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --clean
+	SITE=site $(BIN)/python -m pytest -q tests/website
 
 $(INSTALLED): pyproject.toml constraints.txt setup.py $(wildcard src/torchkrr/native/*.h src/torchkrr/native/*.cpp)
 	@echo "Setting up $(VENV); this takes a minute or two"
