@@ -31,20 +31,21 @@ KERNELS: dict[str, Callable[[], Kernel]] = {"exponential": Exponential, "matern3
 class Search:
     """What is tried.
 
-    Maps are compared with the first kernel, on `screen_rows` left-out rows and up to `screen_neighbors`; on the best of them
-    everything is tried, and judged by `rows` left-out rows.
+    Maps are compared with the first kernel, on `screen_rows` left-out rows and up to `screen_neighbors`; on the best
+    `finalists` of them everything is tried, and judged by `rows` left-out rows.
     """
 
     maps: tuple[str, ...] = tuple(MAPS)
     kernels: tuple[str, ...] = tuple(KERNELS)
     lengthscales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
     ridges: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 0.3, 1.0)
-    num_neighbors: tuple[int, ...] = (10, 20, 50, 100, 200, 300)
+    num_neighbors: tuple[int, ...] = (10, 20, 50, 100, 200, 300, 500)
     screen_lengthscales: tuple[float, ...] = (0.5, 1.0, 4.0)
     screen_ridges: tuple[float, ...] = (1e-3, 1e-1)
     screen_neighbors: int = 100
     screen_rows: int = 500
     rows: int = 2000
+    finalists: int = 2  # a map may be better with more neighbors than the first round has
 
     def screening(self) -> Search:
         """The first round."""
@@ -94,8 +95,9 @@ def choose(training: Training, search: Search) -> Choice:
     if len(search.maps) > 1:
         first = search.screening()
         screened = {name: _select_on(name, training, first)[1].score for name in search.maps}
-    best = min(screened, key=lambda name: screened[name]) if screened else search.maps[0]
-    fitted, found = _select_on(best, training, search)
+    finalists = sorted(search.maps, key=lambda name: screened.get(name, 0.0))[: search.finalists]
+    tried = [(name, *_select_on(name, training, search)) for name in finalists]
+    best, fitted, found = min(tried, key=lambda one: one[2].score)
     found.kernel.input_transform = fitted
     return Choice(best, found, screened)
 
