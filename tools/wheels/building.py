@@ -73,7 +73,7 @@ def check_files(built: Built) -> None:
 def _build(tree: pathlib.Path, out: pathlib.Path, kind: str, **environment: str) -> pathlib.Path:
     command = [sys.executable, "-m", "build", f"--{kind}", "--outdir", str(out), str(tree)]
     given = {**os.environ, "PIP_CONSTRAINT": str(CONSTRAINTS), **environment}
-    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=3600, check=False)
     assert done.returncode == 0, f"{' '.join(command)} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
     (found,) = out.glob("*.tar.gz" if kind == "sdist" else "*.whl")
     return found

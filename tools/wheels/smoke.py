@@ -47,7 +47,7 @@ rows = [f"{a},{b},{a + b}" for a in range(9) for b in range(9)]
 EXTRAS = {
     "faiss": """
 index = torchkrr.neighbors.FaissIndex("Flat").build(points)
-assert index.search(points, 2)[:, 0].tolist() == list(range(60))
+assert index.search(points, 2).indices[:, 0].tolist() == list(range(60))
 """,
     "ot": """
 assert torchkrr.functional.assignment(points, points.flip(0)).tolist() == list(range(59, -1, -1))
