@@ -176,7 +176,7 @@ def test_learned_centers_reduce_the_loss(batch):
         optimizer.step()
         values.append(float(loss.detach()))
     assert values[-1] < 0.6 * values[0]
-    assert not torch.equal(head.layer.centers, features[:10])
+    assert not torch.equal(head.centers, features[:10])
 
 
 @pytest.mark.parametrize("objective", ["loo", "centers"])

@@ -50,10 +50,11 @@ class Config:
     objective: Objective = "loo"
     lengthscale: float = 0.5  # of the exponential kernel on features of unit length
     learn_lengthscale: bool = True
-    ridge: float = 1e-2
+    ridge: float = 0.1
+    learn_ridge: bool = True
     temperature: float = 0.1
     learn_temperature: bool = True
-    kernel_learning_rate: float = 1e-2  # of lengthscale and temperature
+    kernel_learning_rate: float = 1e-2  # of lengthscale, ridge and temperature
     num_centers: int = 100  # of the objective "centers"
     support_share: float = 0.5  # of the objective "split"
     gromov_monge: float = 0.0  # weight of the regulariser, per pair
@@ -106,6 +107,6 @@ class Config:
 
 # The linear head is the same beside every objective, so its runs are found again.
 KERNEL_ONLY = (
-    *("objective", "lengthscale", "learn_lengthscale", "ridge", "temperature", "learn_temperature", "kernel_learning_rate"),
-    *("num_centers", "support_share", "gromov_monge"),
+    *("objective", "lengthscale", "learn_lengthscale", "ridge", "learn_ridge", "temperature", "learn_temperature"),
+    *("kernel_learning_rate", "num_centers", "support_share", "gromov_monge"),
 )

@@ -5,7 +5,7 @@ predicted from its own label: it is left out (`loo`), or it is a query and the s
 (`split`), or the support is points and values of its own that are learned (`centers`).
 
 The kernel is $k(a, b) = \exp(-|e(a) - e(b)|)$ with $e(x) = x / (|x|\,\ell)$;
-$\ell$ and the temperature of the softmax may be learned.
+$\ell$, the ridge and the temperature of the softmax may be learned.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from .._state import register
-from ..functional.transport import gromov_monge
+from ..functional import gromov_monge, kernel_ridge
 from ..kernels import Exponential
 from ..losses import episodic_cross_entropy, leave_one_out_cross_entropy
-from ..nn import KernelRidge, LocalKernelRidge
+from ..nn import LocalKernelRidge
 from ..transforms import UnitNorm
 from .learn_config import Config
 
@@ -43,24 +43,30 @@ class KernelHead(nn.Module):
     """A kernel readout of features `(B, D)`, trained by one of the objectives."""
 
     log_temperature: Tensor
+    log_ridge: Tensor
 
     def __init__(self, config: Config, num_classes: int) -> None:
         super().__init__()
         self.config, self.num_classes = config, num_classes
         self.kernel = Exponential(config.lengthscale, learn_lengthscale=config.learn_lengthscale, input_transform=UnitNorm())
-        start = torch.tensor(config.temperature, dtype=torch.float64).log()
-        register(self, "log_temperature", start, learn=config.learn_temperature)
+        for name in ("temperature", "ridge"):
+            start = torch.tensor(getattr(config, name), dtype=torch.float64).log()
+            register(self, f"log_{name}", start, learn=getattr(config, f"learn_{name}"))
 
     @property
     def temperature(self) -> Tensor:
         return self.log_temperature.exp()
+
+    @property
+    def ridge(self) -> Tensor:
+        return self.log_ridge.exp()
 
     def loss(self, features: Tensor, labels: Tensor) -> Tensor:
         loss = self._loss(features, labels)
         return loss + self.config.gromov_monge * self._regularizer(features, labels) if self.config.gromov_monge else loss
 
     def _loss(self, features: Tensor, labels: Tensor) -> Tensor:
-        common = {"num_classes": self.num_classes, "kernel": self.kernel, "ridge": self.config.ridge}
+        common = {"num_classes": self.num_classes, "kernel": self.kernel, "ridge": self.ridge}
         temperature = self.temperature.to(features.dtype)
         if self.config.objective == "loo":
             return leave_one_out_cross_entropy(features, labels, temperature=temperature, **common)  # type: ignore[arg-type]
@@ -82,31 +88,32 @@ class KernelHead(nn.Module):
         """SK: predicts from the nearest of these rows, with the kernel as it is trained."""
         values = one_hot(labels, self.num_classes).to(features.dtype)
         count = min(self.config.num_neighbors, len(features))
-        return LocalKernelRidge(features, values, count, kernel=self.kernel, ridge=self.config.ridge, trend="constant")
+        ridge = float(self.ridge.detach())
+        return LocalKernelRidge(features, values, count, kernel=self.kernel, ridge=ridge, trend="constant")
 
 
 class CentersHead(KernelHead):
     """Centers and values are Parameters; they start at features of training rows, and their labels."""
 
+    centers: Tensor
+    values: Tensor
+
     def __init__(self, config: Config, num_classes: int, features: Tensor, labels: Tensor) -> None:
         super().__init__(config, num_classes)
-        self.layer = KernelRidge(
-            features,
-            one_hot(labels, num_classes).to(features.dtype),
-            kernel=self.kernel,
-            ridge=config.ridge,
-            trend="constant",
-            learn_centers=True,
-            learn_values=True,
-        )
+        register(self, "centers", features, learn=True)
+        register(self, "values", one_hot(labels, num_classes).to(features.dtype), learn=True)
+
+    def forward(self, query: Tensor) -> Tensor:
+        """Predictions from the learned centers, `(Q, D)` to `(Q, C)`."""
+        return kernel_ridge(query, self.centers, self.values, kernel=self.kernel, ridge=self.ridge, trend="constant")
 
     def _loss(self, features: Tensor, labels: Tensor) -> Tensor:
-        means: Tensor = self.layer(features)
+        means = self(features)
         return cross_entropy(means / self.temperature.to(means.dtype), labels)
 
     def _regularizer(self, features: Tensor, labels: Tensor) -> Tensor:
         """The paper's $GM(\\theta_x, \\theta_y)$, a mean over pairs of centers."""
-        return _gromov_monge(self.kernel.embed(self.layer.centers), self.layer.values)
+        return _gromov_monge(self.kernel.embed(self.centers), self.values)
 
 
 def _gromov_monge(x: Tensor, y: Tensor) -> Tensor:

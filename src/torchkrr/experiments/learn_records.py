@@ -60,7 +60,7 @@ def readings(run: Run) -> dict[str, dict[str, float | None]]:
         scores["sk"] = run.head.readout(support, labels)(query), temperature
         scores["sk-fit"] = run.head.readout(support[:fit], labels[:fit])(query), temperature
         if isinstance(run.head, CentersHead):
-            scores["centers"] = run.head.layer(query), temperature
+            scores["centers"] = run.head(query), temperature
     paper = LocalReadout(run.config.num_neighbors).fit(Training(support, labels, len(run.data.classes), run.config.seed))
     scores["sk-paper"] = paper.scores(query), None
     return {name: quality(found, test.labels, t)._asdict() for name, (found, t) in scores.items()}
@@ -115,7 +115,8 @@ def make_record(run: Run, key: str) -> Record:
 
 @torch.no_grad()
 def _learned(head: Any) -> dict[str, float]:
-    return {"lengthscale": float(head.kernel.lengthscale), "temperature": float(head.temperature)}
+    numbers = {"lengthscale": head.kernel.lengthscale, "ridge": head.ridge, "temperature": head.temperature}
+    return {name: float(number) for name, number in numbers.items()}
 
 
 def finish(run: Run, key: str, folder: pathlib.Path) -> Record:
