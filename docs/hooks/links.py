@@ -34,16 +34,19 @@ def _with_links(prose: str, source: pathlib.Path, uri: str) -> str:
         return found[1] if path is None else posixpath.relpath(place_on_site(path), posixpath.dirname(uri) or ".")
 
     def named(found: re.Match[str]) -> str:
-        return f"[`{found[1]}`][{found[1]}]" if found[1] in PUBLIC else found[0]
+        return f"[`{found[1]}`][{PUBLIC[found[1]]}]" if found[1] in PUBLIC else found[0]
 
     return NAME.sub(named, LINK.sub(moved, prose))
 
 
-def _public_names() -> set[str]:
-    found = set()
+def _public_names() -> dict[str, str]:
+    """Where each public name is documented: a function named as its file is hidden by that file."""
+    found = {}
     for namespace in NAMESPACES:
-        module = importlib.import_module(f"torchkrr.{namespace}")
-        found |= {f"torchkrr.{namespace}.{name}" for name in module.__all__}
+        for name in importlib.import_module(f"torchkrr.{namespace}").__all__:
+            path = f"torchkrr.{namespace}.{name}"
+            hidden = (ROOT / "src" / path.replace(".", "/")).with_suffix(".py").exists()
+            found[path] = f"{path}.{name}" if hidden and name != "checkpoint" else path
     return found
 
 

@@ -100,7 +100,8 @@ def test_every_public_name_is_documented():
         for name in getattr(torchkrr, namespace).__all__:
             thing = getattr(getattr(torchkrr, namespace), name)
             if callable(thing) and getattr(thing, "__module__", "typing").startswith("torchkrr"):
-                assert f'id="torchkrr.{namespace}.{name}"' in text, f"{namespace}.{name}"
+                # A function named as its file is documented inside that file.
+                assert re.search(rf'id="torchkrr\.{namespace}\.{name}(?:\.{name})?"', text), f"{namespace}.{name}"
 
 
 @browser
