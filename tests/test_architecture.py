@@ -72,13 +72,25 @@ ORDERED_FOLDERS = {
     "experiments": [
         *("extras", "_torchvision", "pictures", "splitting", "image_files", "archives", "datasets"),
         *("preparing", "weight_files", "digit_network", "catalog", "backbones", "feature_files", "features"),
-        *("subsamples", "records", "readouts", "selecting", "trained", "lazy", "lineup", "config", "inputs", "summary"),
+        *(
+            "subsamples",
+            "records",
+            "readouts",
+            "selecting",
+            "trained",
+            "lazy",
+            "sharded",
+            "lineup",
+            "config",
+            "inputs",
+            "summary",
+        ),
         *("figures", "heads", "classify", "asked_images", "examining", "thumbnails", "report", "transfer"),
         *("lander_config", "lander_games", "lander_replay", "lander_agent", "lander_training", "lander_records"),
         *("lander_runs", "lander_report", "lander_figure", "lander_watch", "lander_study"),
     ],
     "distributed": [
-        *("wire", "shards", "launch", "fitting", "merging", "searching", "exchange", "neighborhoods", "replicated"),
+        *("wire", "shards", "launch", "team", "fitting", "merging", "searching", "exchange", "neighborhoods", "replicated"),
         *("local", "checkpoint", "costs", "estimators"),
     ],
     "commands": [

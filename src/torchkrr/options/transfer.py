@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--readouts", type=_names, metavar="A,B", help="some of the readouts only")
     parser.add_argument("--out", default="runs/transfer", metavar="DIR", help="results (runs/transfer)")
     parser.add_argument("--cache", metavar="DIR", help="features (DIR/features)")
+    parser.add_argument("--timeout", type=_count, default=60, metavar="S", help="of torchrun: wait for a process (60 s)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -41,15 +42,17 @@ def run(args: argparse.Namespace) -> None:
     config_of = importlib.import_module("..experiments.config", __package__).Config
     transfer = importlib.import_module("..experiments.transfer", __package__)
     summary = importlib.import_module("..experiments.summary", __package__)
+    team = importlib.import_module("..distributed.team", __package__)
     given: dict[str, Any] = {name: getattr(args, name) for name in FIELDS}
     if args.readouts is not None:
         given["readouts"] = args.readouts
     config = config_of(**given)
     try:
-        outcome = transfer.run(config, progress=not args.quiet)
+        with team.team(args.timeout) as everyone:
+            outcome = transfer.run_together(config, everyone, progress=not args.quiet)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"What is done is kept in {config.out}; the same command goes on from there.") from None
-    if args.quiet:
+    if args.quiet or outcome is None:
         return
     print(outcome.inputs.described)
     if outcome.reused:
