@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -70,10 +70,11 @@ class Ranks(Alone):
 
     Args:
         timeout: of the process group, in seconds.
+        process_group: `None` is the default group.
     """
 
-    def __init__(self, timeout: float = TIMEOUT) -> None:
-        self.wire = Wire()
+    def __init__(self, timeout: float = TIMEOUT, process_group: Any = None) -> None:
+        self.wire = Wire(process_group)
         self.size, self.is_first = self.wire.size, self.wire.rank == 0
         self.pause = min(SECONDS_BETWEEN, timeout / 4)
 
