@@ -73,7 +73,8 @@ ORDERED_FOLDERS = {
     "experiments": [
         *("extras", "processes", "_torchvision", "pictures", "splitting", "image_files", "archives", "datasets"),
         *("preparing", "weight_files", "digit_network", "catalog", "backbones", "feature_files", "features"),
-        *("subsamples", "records", "readouts", "selecting", "trained", "lazy", "lineup", "config", "inputs", "summary"),
+        *("subsamples", "records", "readouts", "selecting", "trained", "lazy", "sharded"),
+        *("lineup", "config", "inputs", "summary"),
         *("figures", "pages", "heads", "classify", "asked_images", "examining", "thumbnails", "report", "transfer"),
         *("probe_config", "probe_network", "probe_inputs", "probe_runs", "probe_summary", "probe_figure", "probe_report"),
         *("probe", "probing"),
@@ -92,7 +93,7 @@ ORDERED_FOLDERS = {
         ),
     ],
     "distributed": [
-        *("wire", "shards", "launch", "fitting", "merging", "searching", "exchange", "neighborhoods", "replicated"),
+        *("wire", "shards", "launch", "team", "fitting", "merging", "searching", "exchange", "neighborhoods", "replicated"),
         *("local", "checkpoint", "costs", "estimators"),
     ],
     "commands": [

@@ -26,6 +26,7 @@ from tests.distributed.problems import (
     plain,
     sharded,
 )
+from tests.distributed.team_checks import readouts, teams
 from torch import Tensor
 
 from torchkrr import errors, kernels, neighbors, nn
@@ -402,5 +403,7 @@ CHECKS: dict[str, tuple[Callable[[World, torch.dtype], Found], tuple[str, ...]]]
     "checkpoints of others": (checkpoints_of_others, ("float64",)),
     "traffic": (traffic, ("float32", "float64")),
     "beside data parallel": (beside_data_parallel, ("float64",)),
+    "teams": (teams, ("float32",)),
+    "readouts": (readouts, ("float32",)),
 }
 assert NUM_NEIGHBORS < NUM_CENTERS

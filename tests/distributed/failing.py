@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from torchkrr import kernels
 from torchkrr.distributed import ShardedLocalKernelRidge
+from torchkrr.distributed.team import Ranks
 from torchkrr.errors import DistributedError
 
 SECONDS = 3.0
@@ -26,13 +27,15 @@ def main() -> None:
     dying = dist.new_group(timeout=datetime.timedelta(seconds=200))
     torch.manual_seed(rank)
     centers, values, query = torch.randn(30, 3), torch.randn(30, 1), torch.randn(5, 3)
-    found = {}
+    found: dict[str, object] = {}
     layers = [
         ShardedLocalKernelRidge(centers, values, 8, kernel=kernels.Matern32(), ridge=1e-2, process_group=group)
         for group in (hanging, dying)
     ]
     for layer in layers:
         layer(query)
+    Ranks(SECONDS, hanging).first(time.sleep, 2 * SECONDS)  # a rank that works may take longer than the timeout
+    found["works"] = True
     for name, layer in zip(("hangs", "dies"), layers, strict=True):
         dist.barrier()
         if rank == 1:

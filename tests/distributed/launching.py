@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import pathlib
 import socket
+import subprocess
+import sys
 import time
 import traceback
 import warnings
@@ -24,6 +27,14 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def torchrun(*arguments: object, **environment: str) -> dict[str, int | str]:
+    """What two processes that torchrun starts return and say."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *map(str, arguments)]
+    everything = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    done = subprocess.run(command, env=everything, capture_output=True, text=True, timeout=270, check=False)
+    return {"code": done.returncode, "out": done.stdout, "err": done.stderr}
 
 
 def run_checks(rank: int, port: int, folder: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -14,6 +12,7 @@ import pytest
 from sklearn import datasets
 from tests.cli.running import FAST
 from tests.distributed.conftest import once
+from tests.distributed.launching import torchrun
 
 from torchkrr.cli import main
 from torchkrr.commands.parts import Parts
@@ -21,13 +20,6 @@ from torchkrr.errors import FileError
 
 CHUNK = ["--chunk-rows", "20"]
 WANTED = [*CHUNK, "--interval", "0.9", "--explain", "3", "--id", "key"]
-
-
-def torchrun(*arguments, **environment):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *map(str, arguments)]
-    everything = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), **environment}
-    done = subprocess.run(command, env=everything, capture_output=True, text=True, timeout=270, check=False)
-    return {"code": done.returncode, "out": done.stdout, "err": done.stderr}
 
 
 def prepare(folder):

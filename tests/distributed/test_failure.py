@@ -44,6 +44,12 @@ def test_a_rank_that_hangs_is_given_up_after_the_timeout(three, rank):
 
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("rank", [0, 2])
+def test_others_wait_longer_than_the_timeout_for_a_rank_that_works(three, rank):
+    assert three["found"][rank]["works"], three["errors"]
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_dies_is_noticed_long_before_the_timeout(three, rank):
     assert three["codes"] == [0, -signal.SIGKILL, 0], three["errors"]
     message, seconds = three["found"][rank]["dies"]

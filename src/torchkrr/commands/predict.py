@@ -98,11 +98,11 @@ def _writing(wanted: Wanted, team: Alone) -> Iterator[tuple[Write, int]]:
             yield lambda _, columns: out.write(columns), 0
         return
     if not team.is_first:
-        yield lambda *_: None, team.same(0)
+        yield lambda *_: None, team.first(lambda: 0)
         return
     options = wanted._replace(model="", table="", out="", progress=False, timeout=0)._asdict()
     with resumable(wanted.out, about(wanted.model, wanted.table, options)) as parts:
-        yield parts.write, team.same(parts.done)
+        yield parts.write, team.first(lambda: parts.done)
 
 
 def predictions(model: Any, query: Any, wanted: Wanted) -> dict[str, Any]:

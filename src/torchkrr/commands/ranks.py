@@ -11,18 +11,15 @@ import pyarrow as pa
 import pyarrow.ipc
 import torch
 
-from ..distributed import even_shards, is_launched, launched
+from ..distributed import team
 from ..distributed.estimators import shard
-from ..distributed.wire import Wire
 
 Query = TypeVar("Query")
 Columns = Mapping[str, Any]
 
 
-class Alone:
+class Alone(team.Alone):
     """One process."""
-
-    is_first = True
 
     def share(self, model: Any) -> None:
         """Nothing to share."""
@@ -31,23 +28,15 @@ class Alone:
         """Columns for a part of a table: `read` some of its rows, from the given one on, and `predict` them."""
         return predict(read(part, 0))
 
-    def same(self, number: int) -> int:
-        """The number of the first rank."""
-        return number
 
-
-class Ranks(Alone):
+class Ranks(team.Ranks, Alone):
     """The processes that torchrun has started; each predicts some rows of every part, and gets the results of all."""
-
-    def __init__(self) -> None:
-        self.wire = Wire()
-        self.is_first = self.wire.rank == 0
 
     def share(self, model: Any) -> None:
         shard(model)
 
     def predicted(self, part: Any, read: Callable[[Any, int], Query], predict: Callable[[Query], Columns]) -> Columns:
-        own = even_shards(part.num_rows, self.wire.size).own(self.wire.rank)
+        own = self.own(part.num_rows)
         # A rank for which no row is left predicts the first one too: predictions are made by all ranks together.
         idle = own.start == own.stop
         taken = slice(0, 1) if idle else own
@@ -55,9 +44,6 @@ class Ranks(Alone):
         self.wire.agree([], lambda: query.append(read(part[taken], taken.start)))
         found = pa.table(dict(predict(query[0])))
         return self._joined(found[:0] if idle else found)
-
-    def same(self, number: int) -> int:
-        return int(self.wire.table([number])[0, 0])
 
     def _joined(self, found: Any) -> Columns:
         """The rows of all ranks, in order."""
@@ -75,8 +61,5 @@ class Ranks(Alone):
 @contextlib.contextmanager
 def ranks(timeout: float) -> Iterator[Alone]:
     """Those that torchrun has started, or one process."""
-    if not is_launched():
-        yield Alone()
-        return
-    with launched("gloo", timeout=timeout):  # estimators work on the CPU
-        yield Ranks()
+    with team.team(timeout) as everyone:
+        yield Ranks(timeout) if isinstance(everyone, team.Ranks) else Alone()

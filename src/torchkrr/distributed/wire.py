@@ -6,16 +6,19 @@ Every method is collective: all ranks of the group call it in the same order. Si
 from __future__ import annotations
 
 import contextlib
+import pickle
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import DistributedError, InputError
+
+T = TypeVar("T")
 
 
 class Wire:
@@ -65,6 +68,17 @@ class Wire:
         if failed:
             raise DistributedError(f"Rank {failed[0]} was given something it cannot use; its own error message says what.")
         return found[:, 1:]
+
+    def tell(self, thing: T) -> T:
+        """What the first rank gives, on every rank: anything that can be pickled."""
+        contents = pickle.dumps(thing) if self.rank == 0 else b""
+        size = int(self.table([len(contents)])[0, 0])
+        message = torch.frombuffer(bytearray(contents.ljust(size)), dtype=torch.uint8).to(self.device)
+        with self._talking("hear from the first"):
+            dist.broadcast(message, group=self.group, group_src=0)
+        self._count("messages", message, (self.size - 1) * (self.rank == 0))
+        found: T = pickle.loads(message.cpu().numpy().tobytes())
+        return found
 
     def gather(self, rows: Tensor, counts: Sequence[int], what: str) -> Tensor:
         """The rows of all ranks, rank after rank; `counts` says how many each has."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from .. import __version__
 from .._checks import check_at_least_one, check_finite
 from .._chunking import new_pool, ranges
 from .._progress import Progress
+from ..distributed.team import ALONE, Alone
 from ..errors import InputError, ShapeError
 from .backbones import Backbone
 from .feature_files import Line, Place, begin, complete, finish, mapped, place_for, write_batch
@@ -40,6 +41,7 @@ def extract(
     batch_size: int = 64,
     device: str = "cpu",
     progress: bool = False,
+    team: Alone = ALONE,
 ) -> Extracted:
     """The features of all pictures, from the cache where they are there.
 
@@ -56,6 +58,8 @@ def extract(
         batch_size: pictures that the network sees together. A run that goes on keeps that of its beginning.
         device: where the network runs.
         progress: show a line with pictures per second.
+        team: the processes that do it together, each some batches. The first one writes the files, which do not depend on
+            how many there are.
 
     Example:
         >>> import tempfile
@@ -71,14 +75,16 @@ def extract(
     check_at_least_one("batch_size", batch_size)
     if not len(pictures):
         raise InputError(f"{pictures.name} has no pictures.")
-    fingerprints = (backbone.fingerprint, pictures.fingerprint())
+    fingerprints = team.first(lambda: (backbone.fingerprint, pictures.fingerprint()))
     place = place_for(cache, (pictures.name, backbone.name), fingerprints)
     shape = (len(pictures), backbone.num_features)
-    about = complete(place, shape)
+    about = team.first(complete, place, shape)
     if about is not None:
         return Extracted(mapped(place, shape), about["seconds"], reused=True)
-    batch_size, lines = _compute(backbone, pictures, place, batch_size, torch.device(device), progress)
-    seconds = sum(line["seconds"] for line in lines)
+    batch_size, done = team.first(begin, place, shape, batch_size)
+    batches = ranges(len(pictures), batch_size)
+    _compute(backbone, pictures, place, batches, done, torch.device(team.device(device)), progress, team)
+    seconds = team.first(lambda: sum(line["seconds"] for line in done.values()))
     about = {
         "pictures": pictures.name,
         "backbone": backbone.text,
@@ -86,35 +92,46 @@ def extract(
         "dtype": "float32 of this machine's byte order, row by row",
         "batch_size": batch_size,
         "seconds": seconds,
-        "crc32": [line["crc32"] for line in lines],
+        "crc32": [done[number]["crc32"] for number in sorted(done)],
         "fingerprints": dict(zip(("backbone", "pictures"), fingerprints, strict=True)),
         "versions": {"torchkrr": __version__, "torch": torch.__version__},
     }
-    finish(place, about)
+    team.only_first(finish, place, about)
     return Extracted(mapped(place, shape), seconds, reused=False)
 
 
 def _compute(
-    backbone: Backbone, pictures: Pictures, place: Place, batch_size: int, device: torch.device, shown: bool
-) -> tuple[int, list[Line]]:
-    """The batch size and a line about each batch, when all of them are in the partial file."""
-    count = len(pictures)
-    batch_size, done = begin(place, (count, backbone.num_features), batch_size)
-    batches = ranges(count, batch_size)
+    backbone: Backbone,
+    pictures: Pictures,
+    place: Place,
+    batches: list[slice],
+    done: dict[int, Line],
+    device: torch.device,
+    shown: bool,
+    team: Alone,
+) -> None:
+    """All batches into the partial file, with a line about each into `done` and the journal: that of the first rank."""
     left = [number for number in range(len(batches)) if number not in done]
     model = backbone.model.eval().to(device)
-    title = f"features of {pictures.name}"
+
+    def work(numbers: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+        for number, batch in _prepared(backbone, pictures, batches, numbers):
+            yield number, _features(backbone, pictures, model, batch.to(device), batches[number])
+
+    computed = team.shared_out(left, work)
+    if not team.is_first:
+        for _ in computed:  # nothing comes, but this is what does the work
+            pass
+        return
     with (
         open(place.partial, "r+b") as data,
         open(place.journal, "a", encoding="utf-8") as journal,
-        Progress(title, count, shown=shown) as bar,
-        torch.inference_mode(),
+        Progress(f"features of {pictures.name}", len(pictures), shown=shown) as bar,
     ):
         bar.advance(sum(batches[number].stop - batches[number].start for number in done))
         began, since = time.perf_counter(), 0
         before = began
-        for number, batch in _prepared(backbone, pictures, batches, left):
-            features = _features(backbone, pictures, model, batch.to(device), batches[number])
+        for number, features in computed:
             checksum = write_batch(data, features, batches[number].start)
             now = time.perf_counter()
             # Its line is the last thing written: a batch without one does not count.
@@ -124,9 +141,9 @@ def _compute(
             before, since = now, since + len(features)
             bar.advance(len(features), note=f"{since / (now - began):.0f} images/s")
         os.fsync(data.fileno())
-    return batch_size, [done[number] for number in range(len(batches))]
 
 
+@torch.inference_mode()
 def _features(backbone: Backbone, pictures: Pictures, model: torch.nn.Module, batch: Tensor, rows: slice) -> Tensor:
     features: Tensor = model(batch).float().cpu().contiguous()
     if features.shape != (rows.stop - rows.start, backbone.num_features):
@@ -138,7 +155,9 @@ def _features(backbone: Backbone, pictures: Pictures, model: torch.nn.Module, ba
     return features
 
 
-def _prepared(backbone: Backbone, pictures: Pictures, batches: list[slice], left: list[int]) -> Iterator[tuple[int, Tensor]]:
+def _prepared(
+    backbone: Backbone, pictures: Pictures, batches: list[slice], left: Sequence[int]
+) -> Iterator[tuple[int, Tensor]]:
     """Batches in order, read and resized by another thread while the network computes."""
 
     def load(number: int) -> Tensor:

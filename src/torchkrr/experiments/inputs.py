@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ..distributed.team import ALONE, Alone
 from ..errors import InputError
 from .backbones import Backbone, open_backbone
 from .config import Config
@@ -42,12 +43,13 @@ class Inputs(NamedTuple):
         return f"{self.name}: {sizes} of {len(self.classes)} classes; {maker}"
 
 
-def read_inputs(config: Config, *, progress: bool = False) -> Inputs:
-    """Open the data and make, or find, their features."""
-    split = open_dataset(config.dataset, test_share=config.test_share, seed=config.split_seed)
+def read_inputs(config: Config, *, progress: bool = False, team: Alone = ALONE) -> Inputs:
+    """Open the data and make, or find, their features; by all of a team."""
+    split = team.first_of_all(open_dataset, config.dataset, test_share=config.test_share, seed=config.split_seed)
     backbone = None
     if isinstance(split.train, Pictures):
-        backbone = open_backbone(
+        backbone = team.first_of_all(
+            open_backbone,
             config.network,
             weights=config.weights,
             size=config.size,
@@ -55,21 +57,24 @@ def read_inputs(config: Config, *, progress: bool = False) -> Inputs:
             pooling=config.pooling,
             random_weights=config.random_weights,
         )
-    train, test = (features_of(source, backbone, config, progress) for source in split)
+    train, test = (features_of(source, backbone, config, progress, team) for source in split)
     if train.features.shape[1] != test.features.shape[1]:
         raise InputError(
             f"The training part of {config.dataset} has {train.features.shape[1]} features, the test part "
             f"{test.features.shape[1]}. Both must come from the same backbone."
         )
     asked = None if backbone is None else asked_backbone(config, backbone)
-    return Inputs(split.train.name, list(split.train.classes), train, test, asked, fingerprint_of(train, test))
+    content = team.first(fingerprint_of, train, test)  # the others need not read all features
+    return Inputs(split.train.name, list(split.train.classes), train, test, asked, content)
 
 
 def cache_folder(config: Config) -> pathlib.Path:
     return pathlib.Path(config.out) / "features" if config.cache is None else pathlib.Path(config.cache)
 
 
-def features_of(source: Pictures | FeatureSet, backbone: Backbone | None, config: Config, progress: bool) -> Part:
+def features_of(
+    source: Pictures | FeatureSet, backbone: Backbone | None, config: Config, progress: bool, team: Alone = ALONE
+) -> Part:
     """The features of one part: as given, or from the backbone or the cache."""
     if isinstance(source, FeatureSet):
         return Part(source.features, source.labels, 0.0, source)
@@ -81,6 +86,7 @@ def features_of(source: Pictures | FeatureSet, backbone: Backbone | None, config
         batch_size=config.batch_size,
         device=config.device,
         progress=progress,
+        team=team,
     )
     return Part(found.features, source.labels, found.seconds, source)
 

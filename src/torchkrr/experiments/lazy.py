@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,18 +17,37 @@ from .readouts import Fitted, Training
 from .selecting import EVERYTHING, Search, choose
 
 
+class Plan(NamedTuple):
+    """All that a local kernel ridge readout has decided before it sees where its training rows are."""
+
+    arguments: dict[str, Any]  # of `LocalKernelRidge`
+    chosen: dict[str, Any]  # in plain values
+    temperature: float | None = None
+
+
+class PlannedReadout(abc.ABC):
+    """A readout that is one local kernel ridge layer; see `sharded` for training rows that are spread over ranks."""
+
+    @abc.abstractmethod
+    def plan(self, training: Training) -> Plan: ...
+
+    def fit(self, training: Training) -> Fitted:
+        plan = self.plan(training)
+        layer = LocalKernelRidge(training.features, training.one_hot(), **plan.arguments)
+        return _fitted(layer, plan.chosen, plan.temperature)
+
+
 @dataclass(frozen=True)
-class LocalReadout:
+class LocalReadout(PlannedReadout):
     """The paper's SK: local kernel ridge regression of one-hot labels with its kernel and normalizing map."""
 
     num_neighbors: int = 100
     ridge: float = 1e-9
     fade: bool = False
 
-    def fit(self, training: Training) -> Fitted:
-        count = min(self.num_neighbors, len(training.features))
-        layer = LocalKernelRidge(training.features, training.one_hot(), count, ridge=self.ridge, fade=self.fade)
-        return _fitted(layer, {"num_neighbors": count})
+    def plan(self, training: Training) -> Plan:
+        chosen = {"num_neighbors": min(self.num_neighbors, len(training.features))}
+        return Plan({**chosen, "ridge": self.ridge, "fade": self.fade}, chosen)
 
 
 @dataclass(frozen=True)
@@ -61,15 +81,14 @@ class BlendedReadout:
 
 
 @dataclass(frozen=True)
-class SelectedReadout:
+class SelectedReadout(PlannedReadout):
     """SK with everything chosen by leave-one-out: normalizing map, kernel, lengthscale, neighbors, ridge, temperature."""
 
     search: Search = EVERYTHING
 
-    def fit(self, training: Training) -> Fitted:
+    def plan(self, training: Training) -> Plan:
         choice = choose(training, self.search)
-        layer = choice.selection.layer(training.features, training.one_hot())
-        return _fitted(layer, choice.plain(), choice.selection.temperature)
+        return Plan(choice.selection.arguments, choice.plain(), choice.selection.temperature)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -16,16 +16,19 @@ import torch
 
 from .. import __version__
 from .._progress import Progress
+from ..distributed.team import ALONE, Alone, Ranks
 from ..errors import FileError, InputError
 from ..nn import LocalKernelRidge
 from .config import Config
 from .figures import write_figure
 from .heads import Head, read_head, write_head
 from .inputs import Inputs, read_inputs
+from .lazy import PlannedReadout
 from .lineup import SELECTED, readout_named
-from .readouts import Fitted, Training, quality
+from .readouts import Fitted, Quality, Training, quality
 from .records import Record, Records, fingerprint, versions
 from .report import write_report
+from .sharded import fit_sharded, whole
 from .subsamples import budget_rows
 from .summary import Cell, summarize
 
@@ -51,32 +54,51 @@ class Case(NamedTuple):
     seed: int
 
 
+class Measured(NamedTuple):
+    """A readout that was fitted and judged on the test part."""
+
+    fitted: Fitted
+    found: Quality
+    fit: float  # seconds
+    predict: float  # seconds
+
+
 def run(config: Config, *, progress: bool = False) -> Outcome:
     """Features, readouts, head, figure and report; whatever of it is there already is used."""
-    out = made_folder(config.out)
-    inputs = read_inputs(config, progress=progress)
+    outcome = run_together(config, ALONE, progress=progress)
+    assert outcome is not None
+    return outcome
+
+
+def run_together(config: Config, team: Alone, *, progress: bool = False) -> Outcome | None:
+    """`run` by all of a team. The first rank writes, and has the outcome; the others get `None`."""
+    out = team.first(made_folder, config.out)
+    inputs = read_inputs(config, progress=progress, team=team)
     if len(inputs.train.labels) < 2:
         raise InputError("The training part has one row. Readouts need at least two.")
-    records = Records(out / "records.jsonl")
     wanted = list(cases(config, len(inputs.train.labels)))
+    records = team.first_of_all(Records, out / "records.jsonl")
+    known = team.first(lambda: [records.get(case_key(case, inputs)) for case in wanted])
     found: list[Record] = []
     head: Head | None = None
-    reused = 0
     with Progress("readouts", len(wanted), shown=progress) as bar:
-        for case in wanted:
+        for case, record in zip(wanted, known, strict=True):
             title = readout_named(case.readout).title
             bar.advance(0, note=f"{title}, {case.budget:,} labels")
-            record = records.get(case_key(case, inputs))
             if record is None:
-                record, fitted = solve(case, inputs)
+                record, fitted = solve(case, inputs, team)
                 if case == head_case(config, inputs):
-                    head = _head(fitted, case, inputs)
-                    write_head(out / "head.safetensors", head)
-                records.add(record)
-            else:
-                reused += 1
+                    head = team.only_first(_new_head, fitted, case, inputs, out)
+                team.only_first(records.add, record)
             found.append(record)
             bar.advance(note=f"{title}, {case.budget:,} labels: {100 * record['accuracy']:.1f} %")
+    reused = sum(record is not None for record in known)
+    return team.only_first(_finished, config, inputs, found, reused, head, out)
+
+
+def _finished(
+    config: Config, inputs: Inputs, found: list[Record], reused: int, head: Head | None, out: pathlib.Path
+) -> Outcome:
     head = head or _stored_head(config, inputs, out)
     cells = summarize(found)
     write_figure(out / "figure.png", cells)
@@ -98,17 +120,36 @@ def case_key(case: Case, inputs: Inputs) -> str:
     return fingerprint(parts)
 
 
-def solve(case: Case, inputs: Inputs) -> tuple[Record, Fitted]:
-    """Fit one readout, judge it on the test part, and say how long that took."""
-    training = _training(case, inputs)
+def solve(case: Case, inputs: Inputs, team: Alone = ALONE) -> tuple[Record, Fitted | None]:
+    """Fit one readout, judge it on the test part, and say how long that took.
+
+    A team does it together where training rows can be spread over ranks. Other readouts are the first rank's, and the fitted
+    one is `None` on the others.
+    """
+    readout = readout_named(case.readout).readout
+    training = team.only_first(_training, case, inputs)
+    measured: Measured | None
+    if isinstance(team, Ranks) and isinstance(readout, PlannedReadout):
+        own = _training(case, inputs, team.own(case.budget))
+        measured = _measured(lambda: fit_sharded(team.first(readout.plan, training), own, team), inputs)
+    else:
+        measured = team.only_first(lambda: _measured(lambda: readout.fit(training), inputs))
+    record = team.first(_record, case, inputs, measured, team.size)
+    return record, None if measured is None else measured.fitted
+
+
+def _measured(fit: Callable[[], Fitted], inputs: Inputs) -> Measured:
     start = time.perf_counter()
-    fitted = readout_named(case.readout).readout.fit(training)
+    fitted = fit()
     half = time.perf_counter()
     scores = fitted.scores(inputs.test.features)
     stop = time.perf_counter()
-    found = quality(scores, inputs.test.labels, fitted.temperature)
+    return Measured(fitted, quality(scores, inputs.test.labels, fitted.temperature), half - start, stop - half)
+
+
+def _record(case: Case, inputs: Inputs, measured: Measured, num_ranks: int) -> Record:
     share = case.budget / len(inputs.train.labels)
-    record = {
+    return {
         "key": case_key(case, inputs),
         "dataset": inputs.name,
         "backbone": inputs.backbone,
@@ -116,21 +157,21 @@ def solve(case: Case, inputs: Inputs) -> tuple[Record, Fitted]:
         "readout": case.readout,
         "title": readout_named(case.readout).title,
         "settings": _settings(case.readout),
-        "chosen": fitted.chosen,
+        "chosen": measured.fitted.chosen,
         "budget": case.budget,
         "seed": case.seed,
         "num_test": len(inputs.test.labels),
-        "accuracy": found.accuracy,
-        "log_loss": found.log_loss,
+        "accuracy": measured.found.accuracy,
+        "log_loss": measured.found.log_loss,
         "seconds": {
             "features": share * inputs.train.seconds + inputs.test.seconds,
-            "fit": half - start,
-            "predict": stop - half,
+            "fit": measured.fit,
+            "predict": measured.predict,
         },
         "threads": torch.get_num_threads(),
+        "ranks": num_ranks,
         "versions": versions(),
     }
-    return record, fitted
 
 
 def head_case(config: Config, inputs: Inputs) -> Case:
@@ -148,24 +189,30 @@ def _stored_head(config: Config, inputs: Inputs, out: pathlib.Path) -> Head:
             return head
     except FileError:
         pass  # none yet, or none of ours
-    head = _head(readout_named(SELECTED).readout.fit(_training(case, inputs)), case, inputs)
-    write_head(path, head)
+    return _new_head(readout_named(SELECTED).readout.fit(_training(case, inputs)), case, inputs, out)
+
+
+def _new_head(fitted: Fitted | None, case: Case, inputs: Inputs, out: pathlib.Path) -> Head:
+    """Written, too."""
+    assert fitted is not None
+    assert isinstance(fitted.layer, LocalKernelRidge)
+    assert fitted.temperature is not None
+    layer = whole(fitted.layer, _training(case, inputs))
+    rows = budget_rows(inputs.train.labels, case.budget, case.seed).tolist()
+    items = [inputs.train.source.describe(row) for row in rows]
+    head = Head(layer, fitted.temperature, inputs.classes, items, inputs.backbone, case_key(case, inputs))
+    write_head(out / "head.safetensors", head)
     return head
 
 
-def _head(fitted: Fitted, case: Case, inputs: Inputs) -> Head:
-    assert isinstance(fitted.layer, LocalKernelRidge)
-    assert fitted.temperature is not None
-    rows = budget_rows(inputs.train.labels, case.budget, case.seed).tolist()
-    items = [inputs.train.source.describe(row) for row in rows]
-    return Head(fitted.layer, fitted.temperature, inputs.classes, items, inputs.backbone, case_key(case, inputs))
-
-
-def _training(case: Case, inputs: Inputs) -> Training:
+def _training(case: Case, inputs: Inputs, part: slice = slice(None)) -> Training:
+    """What a readout may see, or a part of its rows."""
     features, labels = inputs.train.features, inputs.train.labels
-    if case.budget < len(labels):  # all of them need no copy
-        rows = budget_rows(labels, case.budget, case.seed)
+    if case.budget < len(labels):
+        rows = budget_rows(labels, case.budget, case.seed)[part]
         features, labels = features[rows], labels[rows]
+    else:  # all of them need no copy
+        features, labels = features[part], labels[part]
     return Training(features, labels, len(inputs.classes), case.seed)
 
 

@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--readouts", type=readout_names, metavar="A,B", help="some of the readouts only")
     parser.add_argument("--out", default="runs/transfer", metavar="DIR", help="results (runs/transfer)")
     parser.add_argument("--cache", metavar="DIR", help="features (DIR/features)")
+    parser.add_argument(
+        "--timeout", type=kinds.count, default=60, metavar="S", help="of torchrun: wait for others (60 s)"
+    )
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -43,14 +46,18 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     config_of = importlib.import_module("..experiments.config", __package__).Config
     transfer = importlib.import_module("..experiments.transfer", __package__)
     summary = importlib.import_module("..experiments.summary", __package__)
+    team = importlib.import_module("..distributed.team", __package__)
     given: dict[str, Any] = {name: getattr(args, name) for name in FIELDS}
     if args.readouts is not None:
         given["readouts"] = args.readouts
     config = config_of(**given)
     try:
-        outcome = transfer.run(config, progress=not args.quiet)
+        with team.team(args.timeout) as everyone:
+            outcome = transfer.run_together(config, everyone, progress=not args.quiet)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"What is done is kept in {config.out}; the same command goes on from there.") from None
+    if outcome is None:  # not the first of several processes
+        return {}
     written = [outcome.out / name for name in transfer.WRITTEN]
     print(outcome.inputs.described)
     if outcome.reused:

@@ -1,0 +1,100 @@
+"""What the ranks of a team do apart and together; see `checks`."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from tests.distributed.problems import World, data
+from torch import Tensor
+
+from torchkrr.distributed.team import Alone, Ranks
+from torchkrr.errors import DistributedError
+from torchkrr.experiments.lazy import LocalReadout, SelectedReadout
+from torchkrr.experiments.readouts import Training
+from torchkrr.experiments.selecting import Search
+from torchkrr.experiments.sharded import fit_sharded, whole
+
+COUNT = 7  # rows: not as many for every rank, and with four ranks in a last round that one of them sits out
+
+READOUTS = {
+    "local": LocalReadout(12),
+    "faded": LocalReadout(12, fade=True),
+    "selected": SelectedReadout(Search(("unit norm",), ("matern32",), (1.0,), (1e-2, 1e-1), (5, 12), rows=20)),
+}
+
+
+def readouts(world: World, dtype: torch.dtype) -> dict[str, float | bool]:
+    """Scores and layers of readouts of one process."""
+    features, _, query = data(dtype)
+    labels = torch.arange(len(features)) % 3
+    team, found = Ranks(process_group=world.group), dict[str, float | bool]()
+    own = team.own(len(features))
+    for name, readout in READOUTS.items():
+        training = Training(features, labels, 3, seed=0)
+        plan = team.first(readout.plan, training)
+        fitted, expected = fit_sharded(plan, Training(features[own], labels[own], 3, seed=0), team), readout.fit(training)
+        scores = expected.scores(query)
+        found[name] = bool((fitted.scores(query) - scores).abs().max() < 1e-5)
+        found[f"{name}, a part"] = len(fitted.layer.centers) == own.stop - own.start
+        found[f"{name}, settings"] = (fitted.temperature, fitted.chosen) == (expected.temperature, expected.chosen)
+        found[f"{name}, whole"] = bool((whole(fitted.layer, training)(query) - scores).abs().max() < 1e-5)
+    return found
+
+
+def teams(world: World, dtype: torch.dtype) -> dict[str, float | bool]:
+    team, rows = Ranks(process_group=world.group), torch.arange(2.0 * COUNT, dtype=dtype).view(COUNT, 2)
+    shared = list(team.shared_out(range(COUNT), lambda numbers: numbered(numbers, rows)))
+    calls: list[int] = []
+    folder = pathlib.Path(f"{world.folder}-team")
+    return {
+        "joined": torch.equal(team.joined(rows[team.own(COUNT)], COUNT), rows),
+        "the first does it": team.only_first(calls.append, 1) is None and len(calls) == (world.rank == 0),
+        "the first tells": team.first(lambda: {"rank": world.rank, "rows": rows}).get("rank") == 0,
+        "the first comes first": team.first_of_all(made_by, folder, world.rank) == "0",
+        "shared out": same(shared, list(Alone().shared_out(range(COUNT), lambda all_: numbered(all_, rows))))
+        == team.is_first,
+        "one fails, all stop": stops(team, world.rank, world.size - 1),
+    }
+
+
+def numbered(numbers: Sequence[int], rows: Tensor) -> Iterator[tuple[int, Tensor]]:
+    for number in numbers:
+        yield number, rows[: number + 1]
+
+
+def same(found: list[tuple[int, Tensor]], expected: list[tuple[int, Tensor]]) -> bool:
+    """In whatever order; of a rank that got nothing it is false."""
+    found = sorted(found, key=lambda part: part[0])
+    return len(found) == len(expected) and all(
+        number == other and torch.equal(rows, others)
+        for (number, rows), (other, others) in zip(found, expected, strict=True)
+    )
+
+
+def made_by(file: pathlib.Path, rank: int) -> str:
+    """Who has written the file."""
+    if not file.exists():
+        file.write_text(str(rank))
+    return file.read_text()
+
+
+def stops(team: Ranks, rank: int, failing: int) -> bool:
+    """The rank that fails raises its own error, the others one that names it."""
+    expected, words = (KeyError, "mine") if rank == failing else (DistributedError, f"Rank {failing} could not do its part")
+    return raised(lambda: list(team.shared_out(range(COUNT), lambda _: fails(rank == failing))), expected, words)
+
+
+def fails(at_once: bool) -> Iterator[tuple[int, Tensor]]:
+    if at_once:
+        raise KeyError("mine")
+    yield 0, torch.zeros(1, 1)
+
+
+def raised(call: Callable[[], object], kind: type[Exception], words: str) -> bool:
+    try:
+        call()
+    except kind as error:
+        return words in str(error)
+    return False
