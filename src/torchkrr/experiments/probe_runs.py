@@ -66,6 +66,7 @@ def solve_at(case: Case, depth: Depth, inputs: Inputs) -> Record:
     """
     record, fitted = solve(case, inputs)
     indicator = None
+    assert fitted is not None
     if isinstance(fitted.layer, LocalKernelRidge):
         with torch.no_grad():
             indicator = float(fitted.layer.power_function(inputs.test.features).double().mean())

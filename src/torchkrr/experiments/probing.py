@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from typing import Any, NamedTuple
 
 import torch
@@ -138,10 +138,13 @@ class _Features(NamedTuple):
 
 def _passed(model: Depths, loader: Iterable[Any], title: str, progress: bool) -> _Features:
     """All batches of a loader through the network."""
-    features, labels, sizes, shapes = [], [], [], []
+    features: list[Tensor] = []
+    labels: list[Tensor] = []
+    sizes: list[int] = []
+    shapes: list[tuple[int, ...]] = []
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     began = time.perf_counter()
-    total = len(loader) if hasattr(loader, "__len__") else 0
+    total = len(loader) if isinstance(loader, Sized) else 0
     with (
         torch.no_grad(),
         in_mode(model.network, training=False),

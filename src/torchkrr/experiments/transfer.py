@@ -10,7 +10,7 @@ import pathlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -127,14 +127,14 @@ def solve(case: Case, inputs: Inputs, team: Alone = ALONE) -> tuple[Record, Fitt
     one is `None` on the others.
     """
     readout = readout_named(case.readout).readout
-    training = team.only_first(_training, case, inputs)
+    training = cast(Training, team.only_first(_training, case, inputs))  # whoever has none does not look at it
     measured: Measured | None
     if isinstance(team, Ranks) and isinstance(readout, PlannedReadout):
         own = _training(case, inputs, team.own(case.budget))
         measured = _measured(lambda: fit_sharded(team.first(readout.plan, training), own, team), inputs)
     else:
         measured = team.only_first(lambda: _measured(lambda: readout.fit(training), inputs))
-    record = team.first(_record, case, inputs, measured, team.size)
+    record = team.first(_record, case, inputs, cast(Measured, measured), team.size)
     return record, None if measured is None else measured.fitted
 
 

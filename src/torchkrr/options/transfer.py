@@ -35,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--readouts", type=readout_names, metavar="A,B", help="some of the readouts only")
     parser.add_argument("--out", default="runs/transfer", metavar="DIR", help="results (runs/transfer)")
     parser.add_argument("--cache", metavar="DIR", help="features (DIR/features)")
-    parser.add_argument(
-        "--timeout", type=kinds.count, default=60, metavar="S", help="of torchrun: wait for others (60 s)"
-    )
+    parser.add_argument("--timeout", type=kinds.count, default=60, metavar="S", help="of torchrun: wait for others (60 s)")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
