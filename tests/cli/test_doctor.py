@@ -36,7 +36,7 @@ def test_a_sound_installation(capsys):
 
 
 def test_every_extra_for_users_is_explained():
-    assert list(_extras.ADDS) == [name for name in PROJECT["optional-dependencies"] if name != "dev"]
+    assert list(_extras.ADDS) == [name for name in PROJECT["optional-dependencies"] if name not in ("dev", "docs")]
 
 
 def test_requirements_are_those_of_the_project():

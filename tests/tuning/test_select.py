@@ -164,7 +164,7 @@ def test_the_table_reads_and_plots():
 def test_plot_without_matplotlib_names_the_extra(monkeypatch):
     choice = torchkrr.select(*wave(60), num_samples=20)
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'torchkrr\[plot\]'"):
+    with pytest.raises(MissingExtraError, match=r'pip install "torchkrr\[plot\]"'):
         choice.plot()
 
 

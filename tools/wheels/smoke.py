@@ -87,6 +87,12 @@ command("lander", *game, *small, "--agent", "dqk", "--out", folder / "lander")
 command("transfer", "--dataset", "digits", "--budgets", "30", "--seeds", "1", "--readouts", "sk", "--out", folder / "demo")
 assert (folder / "demo" / "head.safetensors").exists()
 """,
+    "tensorboard": """
+from torchkrr.experiments.learn_board import Board
+with Board(folder / "curves", shown=True):
+    pass
+assert list((folder / "curves").iterdir())
+""",
 }
 # Where an extra is missing, the error may name another that brings the same.
 ALSO_NAMED = {"storage": {"sklearn"}, "demo": {"vision"}}
