@@ -5,6 +5,8 @@ python docs/figures/demo.py
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -79,7 +81,8 @@ def main() -> None:
     scores, why = layer(x[test][doubtful]), layer.explain(x[test][doubtful])
 
     figure = plt.figure(figsize=(10, 4.6), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=(1, 1.25))
+    parts: Any = figure.subfigures(1, 2, width_ratios=(1, 1.25))
+    left, right = parts
     draw_budgets(left.subplots(), found)
     right.suptitle("The least certain test images, and the training images of largest weight", fontsize=10.5)
     for row, images in enumerate(right.subplots(SHOWN, BEHIND + 1)):
