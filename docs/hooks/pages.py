@@ -44,7 +44,8 @@ def result_pages() -> list[pathlib.Path]:
 
 def result_page(path: pathlib.Path) -> str:
     """A recorded table with its picture and the machine it was recorded on."""
-    text, records, picture = path.read_text(), path.with_suffix(".jsonl"), path.with_suffix(".png")
+    text = path.read_text().replace("\\\n", "  \n")  # line breaks as this Markdown knows them
+    records, picture = path.with_suffix(".jsonl"), path.with_suffix(".png")
     if picture.exists() and picture.name not in text:
         text += f"\n![{_title(path)}]({picture.name})\n"
     if records.exists():
