@@ -200,7 +200,7 @@ def _check_index_tensor(name: str, indices: Any, centers: Tensor) -> None:
 
 
 def check_index_range(name: str, indices: Tensor, num_centers: int, *, what: str = "centers") -> None:
-    low, high = int(indices.min()), int(indices.max())
+    low, high = map(int, torch.aminmax(indices))
     if low < 0 or high >= num_centers:
         raise InputError(
             f"{name} must lie between 0 and {num_centers - 1} (there are {num_centers} {what}), "

@@ -22,6 +22,7 @@ FOLDER = Path(__file__).parent / "native"
 INSTRUCTION_SETS = {"AVX512": ("avx512", "avx2", "baseline"), "AVX2": ("avx2", "baseline")}
 NAMES = {torch.float32: "float", torch.float64: "double"}
 NO_MEMORY = "the tensors are more than their memory, as inside torch.func and in forward mode"
+INTERFACE = 2  # what the fields of a task mean, as in fused.cpp
 MISSING = "it was not compiled: reinstall torchkrr where a C++ compiler (g++ or clang++) is on the PATH"
 
 
@@ -57,6 +58,15 @@ class SearchTask(ctypes.Structure):
     )
 
 
+class HashTask(ctypes.Structure):
+    """`struct HashTask` of hash.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("rows", "weights", "sums")),
+        *((name, ctypes.c_int64) for name in ("count", "features", "lowered", "threads")),
+    )
+
+
 class Library(NamedTuple):
     instruction_set: str
     path: Path
@@ -80,8 +90,13 @@ def opened(name: str, path: Path) -> Library | None:
         functions = ctypes.CDLL(str(path))
     except OSError:
         return None
-    for name_of_size, structure in (("torchkrr_task_size", Task), ("torchkrr_search_task_size", SearchTask)):
-        if not hasattr(functions, name_of_size) or functions[name_of_size]() != ctypes.sizeof(structure):
+    for question, answer in (
+        ("torchkrr_interface", INTERFACE),
+        ("torchkrr_task_size", ctypes.sizeof(Task)),
+        ("torchkrr_search_task_size", ctypes.sizeof(SearchTask)),
+        ("torchkrr_hash_task_size", ctypes.sizeof(HashTask)),
+    ):
+        if not hasattr(functions, question) or functions[question]() != answer:
             return None
     functions.torchkrr_cache_new.restype = ctypes.c_void_p
     functions.torchkrr_cache_hits.restype = ctypes.c_int64

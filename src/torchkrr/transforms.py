@@ -131,11 +131,9 @@ class UnitCube(Transform):
 
     def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
         low, width, count = statistics
-        constant = width == 0
-        safe_width = torch.where(constant, 1.0, width)
-        u = ((x - low) / safe_width + 0.5 / count) / (1 + 1 / count)
-        edge = 0.5 / (count + 1)
-        return torch.where(constant, 0.5, u.clamp(edge, 1 - edge))
+        constant, part = width == 0, count.reciprocal()
+        inside = ((x - low) / torch.where(constant, 1.0, width)).clamp(0, 1)  # the range that u is clipped to, as it is in x
+        return torch.where(constant, 0.5, (inside + 0.5 * part) / (1 + part))
 
 
 class ErfInv(Transform):

@@ -34,6 +34,7 @@ class CellOptions(NamedTuple):
     normalize: bool = False
     backend: Backend = "auto"
     cache: Any = None  # a `fused.FactorCache`, used by the fused solver for one ridge and no gradient
+    scale: Tensor | None = None  # logarithms of what the fused solver divides points by; without, they are embedded
 
 
 class Neighborhoods(NamedTuple):
@@ -67,6 +68,8 @@ class LocalSystem(NamedTuple):
 
 def gather(query: Tensor, centers: Tensor, indices: Tensor, options: CellOptions) -> Neighborhoods:
     offsets = centers[indices] - query.unsqueeze(1)  # (q, M, E)
+    if options.scale is not None:
+        offsets = offsets / options.scale.exp().to(offsets.dtype)
     cross_squared = offsets.square().sum(-1)  # (q, M)
     scale = None
     if options.normalize:

@@ -15,11 +15,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
 from .. import _native
 from .._native import NAMES, Task
+from ..distances import needs_gradient
 from ..kernels import (
     Exponential,
     Gaussian,
@@ -44,6 +46,7 @@ PROFILES: dict[type[Kernel], tuple[int, Callable[[Any], tuple[float, ...]]]] = {
     InverseMultiquadric: (5, lambda kernel: ()),
     Wendland: (6, lambda kernel: (kernel.exponent, kernel.smoothness)),
 }
+NUMPY_TYPES = {torch.float32: numpy.float32, torch.float64: numpy.float64}
 
 
 class FactorCache:
@@ -106,6 +109,23 @@ def chosen(tensors: Sequence[Tensor], options: CellOptions, learned: Sequence[Te
     if options.backend == "torch":
         return False
     return _native.chosen(options.backend, obstacle(tensors, options, learned), "solve this")
+
+
+def fixed_scale(kernel: Kernel, features: int) -> Tensor | None:
+    """The logarithms of a fixed lengthscale, if to divide by it is all that `kernel.embed` does."""
+    if kernel.input_transform is not None or type(kernel).embed is not Kernel.embed:
+        return None
+    scale = kernel.log_lengthscale
+    plain = scale.dtype == torch.float64 and scale.is_cpu and scale.is_contiguous() and not needs_gradient(scale)
+    return scale if plain and (scale.ndim == 0 or scale.shape[0] == features) else None
+
+
+def scale_for(tensors: Sequence[Tensor], options: CellOptions) -> Tensor | None:
+    """What these points, not embedded, may be divided by here, neighborhood by neighborhood: the library makes no copy."""
+    scale = fixed_scale(options.kernel, tensors[0].shape[1])
+    if scale is None or options.backend == "torch" or obstacle(tensors, options, options.kernel.learned_in_profile()):
+        return None
+    return scale.detach().clone()  # the gradient must not see it change
 
 
 def forward(
@@ -177,10 +197,7 @@ def gradients(
 ) -> list[Tensor | None]:
     """The gradients of `inputs` (query, centers, values, ridge), `None` where not needed."""
     query, centers, values, ridge = inputs
-    found = [
-        torch.zeros_like(tensor, memory_format=torch.contiguous_format) if need else None
-        for tensor, need in zip(inputs[:3], needs, strict=False)
-    ]
+    found = [_zeros(tensor) if need else None for tensor, need in zip(inputs[:3], needs, strict=False)]
     for_ridge = query.new_empty(indices.shape) if needs[3] else None
     _run(
         "gradient",
@@ -199,6 +216,11 @@ def gradients(
         },
     )
     return [*found, None if for_ridge is None else for_ridge.sum_to_size(ridge.shape)]
+
+
+def _zeros(like: Tensor) -> Tensor:
+    # numpy gets them as zeros from the system, in large pages where it has such; torch would write each of them once more.
+    return torch.from_numpy(numpy.zeros(like.shape, NUMPY_TYPES[like.dtype]))
 
 
 def _run(
@@ -229,12 +251,14 @@ def _run(
         ridge=steps.data_ptr(),
         ridge_cell=steps.stride(0),
         ridge_neighbor=steps.stride(1),
-        cells=len(indices),
+        cells=indices.shape[0],
         neighbors=indices.shape[1],
         features=centers.shape[1],
         outputs=values.shape[1],
         threads=torch.get_num_threads(),
         profile=profile,
+        log_scales=None if options.scale is None else options.scale.data_ptr(),
+        scale_step=0 if options.scale is None else options.scale.ndim,
         trend=options.trend,
         path=path,
         shape=tuple(parameters(options.kernel)),

@@ -26,7 +26,7 @@ from ..kernels import Kernel
 from .dense import DenseProblem
 from .dense import mean as by_torch
 from .factor import UNRESOLVED
-from .fused import PROFILES
+from .fused import PROFILES, fixed_scale
 
 # Up to these sizes one core, in its cache, is faster than torch with its blocked products on several.
 MOST_CENTERS, MOST_FEATURES = 192, 64
@@ -87,7 +87,7 @@ def suits(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any) -> boo
 
 def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridge: float) -> Tensor | None:
     """Predictions `(Q, C)` of a problem that `suits`; `None` if it is not surely resolved or a number is not finite."""
-    scale = _scale_of(kernel, query.shape[1])
+    scale = fixed_scale(kernel, query.shape[1])
     if scale is None:
         if kernel.input_transform is not None:  # which may clip what is not finite
             check_finite("centers", centers)
@@ -108,15 +108,6 @@ def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridg
     places |= {"adjoint": adjoint.data_ptr(), "factor": factor.data_ptr()}
     _run("dense", query, centers, values, fixed, places)
     return _Mean.apply(query, centers, values, _Found(result, adjoint, factor), fixed) if resolved.value else None
-
-
-def _scale_of(kernel: Kernel, features: int) -> Tensor | None:
-    """The logarithms of a fixed lengthscale, if to divide by it is all that `kernel.embed` does."""
-    if kernel.input_transform is not None or type(kernel).embed is not Kernel.embed:
-        return None
-    scale = kernel.log_lengthscale
-    plain = scale.dtype == torch.float64 and scale.is_cpu and scale.is_contiguous() and not needs_gradient(scale)
-    return scale if plain and (scale.ndim == 0 or scale.shape[0] == features) else None
 
 
 class _Mean(torch.autograd.Function):

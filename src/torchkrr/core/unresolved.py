@@ -7,6 +7,7 @@ ladder that resolves them, and one warning per call says how many and how much. 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from .._native import Backend
 from .._precision import has_float64, working_dtype
 from ..errors import RidgeRaisedWarning, SolveError
 from ..kernels import Kernel
+from . import fused
 from .cells import CellOptions
 from .local import Kind, local_solve
 
@@ -50,28 +52,37 @@ def solve_cells(
     are the numbers of the queries in messages.
     """
     dtype = working_dtype(query.dtype)
-    if embedded is None:
-        given = centers
-        centers, values, ridge, indices = _used_rows(centers, values, ridge, indices)
-        if not bool(torch.isfinite(centers.detach().sum())):
-            check_finite("centers", given)
-        embedded = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
-    members = indices[:, :-1] if fade else indices
     options = CellOptions(kernel, trend, fade, normalize, backend)
+    scale = None
+    if embedded is None:
+        scale = fused.scale_for((query, centers, values, ridge), options) if query.dtype == dtype else None
+        if scale is None:
+            given = centers
+            centers, values, ridge, indices = _used_rows(centers, values, ridge, indices)
+            if not math.isfinite(centers.detach().sum().item()):
+                check_finite("centers", given)
+            embedded = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
+        else:
+            embedded = query, centers
+    members = indices[:, :-1] if fade else indices
     cell_ridge = ridge.index_select(0, members.flatten()).view(members.shape) if ridge.ndim == 1 else ridge
     first, power_squared, resolved = local_solve(
         *embedded,
         values.to(dtype),
         indices,
         cell_ridge.to(dtype),
-        options._replace(cache=cache),  # cells solved again below are numbered anew, and so without it
+        options._replace(cache=cache, scale=scale),  # cells solved again below are numbered anew, and so without a cache
         kind,
     )
     if bool(resolved.all()):
         return first, power_squared
     rows = (~resolved).nonzero().squeeze(-1)
     names = rows if names is None else names[rows]
-    arguments = (query.index_select(0, rows), centers, values, indices.index_select(0, rows))
+    given = centers
+    centers, values, ridge, indices = _used_rows(centers, values, ridge, indices.index_select(0, rows))
+    if scale is not None and not math.isfinite(centers.detach().sum().item()):  # nobody has looked at them yet
+        check_finite("centers", given)
+    arguments = (query.index_select(0, rows), centers, values, indices)
     if dtype != torch.float64 and has_float64(query.device):
         again = solve_cells(
             *(tensor.double() if tensor.is_floating_point() else tensor for tensor in arguments),

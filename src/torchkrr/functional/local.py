@@ -6,6 +6,7 @@ in the query and in the centers, so they carry no gradient, and finding them is 
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 import torch
@@ -326,10 +327,10 @@ def solve_local(
     check_alike(query=query, centers=centers, values=values)
     check_same_features("query", query, "centers", centers)
     check_same_rows("centers", centers, "values", values)
-    check_indices("neighbor_indices", neighbor_indices, len(query), centers)
+    check_indices("neighbor_indices", neighbor_indices, query.shape[0], centers)
     check_finite("query", query)
     check_kernel(kernel)
-    check_ridge(ridge, len(centers))
+    check_ridge(ridge, centers.shape[0])
     check_choice("trend", trend, (None, "constant"))
     check_choice("normalize", normalize, (None, "cell"))
     check_choice("on_singular", on_singular, ("warn", "raise"))
@@ -361,7 +362,7 @@ def solve_local(
 
 def _explain_non_finite(result: Tensor, query: Tensor, centers: Tensor, values: Tensor) -> None:
     # Inputs are looked at only when the result is not finite: a pass over all centers on every call would not be free.
-    if not bool(torch.isfinite(result.detach().sum())):
+    if not math.isfinite(result.detach().sum().item()):
         check_finite("query", query)
         check_finite("centers", centers)
         check_finite("values", values)

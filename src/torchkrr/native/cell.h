@@ -50,6 +50,7 @@ template <class T> class Cell {
     const int64_t rows, columns;     // neighbors, up to full register tiles
     const int64_t width, stride;     // of the right-hand sides; from one row of the matrix to the next
     const int64_t offset_stride;
+    Buffer<T> factors;               // [feature] of the embedding: differences are multiplied by them
     Buffer<T> offsets;               // [feature][member], relative to the query or, if that is outside, to the mean
     Buffer<T> cross_squares, squares, shift;  // [member] to the query; [member] lengths of offsets; [feature] mean taken off
     Buffer<T> matrix, solution;      // [row][columns | right-hand sides]; [row][right-hand sides]
@@ -57,12 +58,16 @@ template <class T> class Cell {
     T smallest_pivot = 0;
     const T *exact = nullptr;        // [feature][member], not shifted: all distances by their difference, without rounding
 
-    Cell(int64_t neighbors, int64_t features, int64_t sides)
+    // Points are divided by exp of `log_scales`, one for all features if `scale_step` is zero; null: they are as embedded.
+    Cell(int64_t neighbors, int64_t features, int64_t sides, const double *log_scales = nullptr, int64_t scale_step = 0)
         : neighbors(neighbors), features(features), rows(round_up(neighbors, ROWS)),
           columns(round_up(neighbors, std::max<int64_t>(W, ROWS))), width(round_up(sides, W)),
-          stride(row_stride<T>(columns + width)), offset_stride(row_stride<T>(columns)),
+          stride(row_stride<T>(columns + width)), offset_stride(row_stride<T>(columns)), factors(features),
           offsets(round_up(features, ROWS) * offset_stride), cross_squares(columns), squares(columns), shift(features),
-          matrix(rows * stride), solution(rows * width), inverse(rows) {}
+          matrix(rows * stride), solution(rows * width), inverse(rows) {
+        for (int64_t e = 0; e < features; ++e)
+            factors[e] = !log_scales ? T(1) : e && !scale_step ? factors[0] : T(std::exp(-log_scales[e * scale_step]));
+    }
 
     T *side(int64_t row) const { return matrix.data() + row * stride + columns; }
 
@@ -73,9 +78,9 @@ template <class T> class Cell {
             Vec<T> sums{};
             int64_t e = 0;
             for (; e + W <= features; e += W) {
-                const Vec<T> origin = load(query + e);
+                const Vec<T> origin = load(query + e), factor = load(factors.data() + e);
                 Vec<T> block[W];
-                for (int64_t k = 0; k < W; ++k) block[k] = load(from[k] + e) - origin;
+                for (int64_t k = 0; k < W; ++k) block[k] = (load(from[k] + e) - origin) * factor;
                 transpose<T>(block);
                 Vec<T> part{};  // a sum of sums rounds less than one long sum
                 for (int64_t k = 0; k < W; ++k) {
@@ -86,12 +91,22 @@ template <class T> class Cell {
             }
             for (; e < features; ++e) {
                 Vec<T> row;
-                for (int64_t k = 0; k < W; ++k) row[k] = from[k][e] - query[e];
+                for (int64_t k = 0; k < W; ++k) row[k] = (from[k][e] - query[e]) * factors[e];
                 store(offsets.data() + e * offset_stride + j, row);
                 sums += row * row;
             }
             store(cross_squares.data() + j, sums);
         }
+    }
+
+    // Whether the points that were gathered are numbers: an infinite one may look like one that is merely far away.
+    bool finite(const T *centers, const int64_t *members) const {
+        for (int64_t j = 0; j < neighbors; ++j)
+            if (!std::isfinite(cross_squares[j])) {
+                const T *center = centers + members[j] * features;
+                if (!std::all_of(center, center + features, [](T x) { return std::isfinite(x); })) return false;
+            }
+        return true;
     }
 
     // A query far outside must not set the scale of rounding of the differences between members.

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -15,13 +16,15 @@
 
 #include "dense.h"
 #include "gradient.h"
+#include "hash.h"
 #include "search.h"
 #include "solver.h"
 
 namespace {
 
 constexpr int64_t CLAIM = 8;                 // cells a thread takes at a time
-constexpr int64_t SCATTER_BYTES = 16 << 20;  // gradients of members that wait to be added to their centers
+constexpr int64_t SCATTER_BYTES = 4 << 20;   // gradients of members that wait, in cache, to be added to their centers
+constexpr int64_t HASHED = 1 << 18;          // numbers a thread hashes at a time
 constexpr int64_t PREFETCH_LINES = 4;        // of each member of the next cell
 
 // f(worker, first, last) for pieces of `total`, each worker on a thread of its own; who takes which is left to chance.
@@ -74,18 +77,21 @@ template <class T> void gradient(const Task &task) {
     const int64_t threads = useful_threads(task), of_cell = task.grad_centers ? task.neighbors * task.features : 0;
     std::deque<Gradient<T>> gradients;
     for (int64_t t = 0; t < threads; ++t) gradients.emplace_back(task);
-    const int64_t together = of_cell ? std::max(threads, SCATTER_BYTES / int64_t(of_cell * sizeof(T))) : task.cells;
-    const Buffer<T> members(of_cell * std::min(together, task.cells));
+    // Threads start anew to add what waits; one that works alone does not, and has its own cache only.
+    const int64_t waiting = (threads > 1 ? SCATTER_BYTES : SCATTER_BYTES / 16) / std::max<int64_t>(1, of_cell * int64_t(sizeof(T)));
+    const int64_t together = of_cell ? std::min(std::max(threads > 1 ? 2 * threads : 1, waiting), task.cells) : task.cells;
+    const int64_t claim = std::min(CLAIM, std::max<int64_t>(1, together / (4 * threads)));
+    const std::unique_ptr<T[]> members(new T[std::size_t(of_cell * together)]);  // written before it is read
     for (int64_t start = 0; start < task.cells; start += together) {
         const int64_t end = std::min(start + together, task.cells);
-        share(gradients, end - start, CLAIM, [&](Gradient<T> &worker, int64_t first, int64_t last) {
-            for (int64_t c = first; c < last; ++c) worker.run(start + c, members.data() + c * of_cell);
+        share(gradients, end - start, claim, [&](Gradient<T> &worker, int64_t first, int64_t last) {
+            for (int64_t c = first; c < last; ++c) worker.run(start + c, members.get() + c * of_cell);
         });
         share(gradients, threads, 1, [&](Gradient<T> &, int64_t part, int64_t) {
             const auto share_of = [&](int64_t count, int64_t k) { return count * k / threads; };
             const int64_t E = task.features, C = task.outputs;
             if (task.grad_centers)
-                scatter<T>(task, start, end, share_of(E, part), share_of(E, part + 1), members.data());
+                scatter<T>(task, start, end, share_of(E, part), share_of(E, part + 1), members.get());
             if (task.grad_values) scatter_values<T>(task, start, end, share_of(C, part), share_of(C, part + 1));
         });
     }
@@ -102,6 +108,7 @@ template <class T, class F> void search(const SearchTask &task, F f) {
 template <class T> void compare(const SearchTask &task) {
     search<T>(task, [&](Searcher<T> &searcher, int64_t first, int64_t last) {
         task.exact ? searcher.compare_exactly(first, last) : searcher.compare(first, last);
+        for (int64_t q = first; task.indices && q < last; ++q) searcher.rank(q, nullptr);
     });
 }
 
@@ -115,6 +122,12 @@ template <class T> void measure(const SearchTask &task) {
     search<T>(task, [&](Searcher<T> &searcher, int64_t first, int64_t last) {
         for (int64_t q = first; q < last; ++q) searcher.measure(q);
     });
+}
+
+template <class I> void hash(const HashTask &task) {
+    const int64_t piece = std::max<int64_t>(1, HASHED / task.features);
+    std::deque<char> workers(std::size_t(std::max<int64_t>(1, std::min(task.threads, task.count / piece))));
+    share(workers, task.count, piece, [&](char, int64_t first, int64_t last) { hash_rows<I>(task, first, last); });
 }
 
 template <class F> int without_exceptions(F f) {
@@ -172,8 +185,16 @@ int torchkrr_rank_float(const SearchTask *task) {
 int torchkrr_rank_double(const SearchTask *task) {
     return without_exceptions([=] { rank<double>(*task); });
 }
+int torchkrr_hash_float(const HashTask *task) {
+    return without_exceptions([=] { hash<int32_t>(*task); });
+}
+int torchkrr_hash_double(const HashTask *task) {
+    return without_exceptions([=] { hash<int64_t>(*task); });
+}
+int64_t torchkrr_interface() { return 2; }  // as in _native.py; raised when a task comes to mean something else
 int64_t torchkrr_task_size() { return sizeof(Task); }
 int64_t torchkrr_search_task_size() { return sizeof(SearchTask); }
+int64_t torchkrr_hash_task_size() { return sizeof(HashTask); }
 void *torchkrr_cache_new(int64_t capacity) { return new (std::nothrow) FactorCache(capacity); }
 void torchkrr_cache_free(void *cache) { delete static_cast<FactorCache *>(cache); }
 int64_t torchkrr_cache_hits(void *cache) { return static_cast<FactorCache *>(cache)->count_hits(); }

@@ -17,7 +17,8 @@ template <class T> class Gradient {
 
   public:
     explicit Gradient(const Task &task)
-        : task(task), M(task.neighbors), E(task.features), C(task.outputs), slope(task.profile, task.shape), cell(M, E, 0),
+        : task(task), M(task.neighbors), E(task.features), C(task.outputs), slope(task.profile, task.shape),
+          cell(M, E, 0, task.log_scales, task.scale_step),
           weights(cell.columns), beta(cell.columns), pull(cell.columns), row_sums(cell.columns),
           moved(task.grad_centers ? round_up(E, ROWS) * cell.offset_stride : 0) {}
 
@@ -44,7 +45,7 @@ template <class T> class Gradient {
                 Vec<T> sums{};
                 for (int64_t j = 0; j < cell.columns; j += W)
                     sums -= load(pull.data() + j) * load(cell.offsets.data() + e * cell.offset_stride + j);
-                grad[e] = total<T>(sums);
+                grad[e] = total<T>(sums) * cell.factors[e];
             }
         if (task.grad_centers) move_members(members);
     }
@@ -64,7 +65,8 @@ template <class T> class Gradient {
                         const int64_t k = j + v * W;
                         const Vec<T> offset = load(cell.offsets.data() + (e + r) * stride + k);
                         const Vec<T> by_query = load(pull.data() + k) * (offset + cell.shift[e + r]);
-                        store(moved.data() + (e + r) * stride + k, load(row_sums.data() + k) * offset - sums[r][v] + by_query);
+                        const Vec<T> force = load(row_sums.data() + k) * offset - sums[r][v] + by_query;
+                        store(moved.data() + (e + r) * stride + k, force * cell.factors[e + r]);
                     }
             }
         });

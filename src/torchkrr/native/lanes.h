@@ -72,17 +72,23 @@ template <class M> INLINE uint64_t mask_bits(M mask) {
 }
 #endif
 
-// By difference: exact where inner products would cancel.
-template <class T> INLINE T squared_distance(const T *a, const T *b, int64_t count) {
+// By difference: exact where inner products would cancel. Differences are multiplied by factors, one for each feature, if any.
+template <class T, bool SCALED = false>
+INLINE T squared_distance(const T *a, const T *b, int64_t count, const T *factors = nullptr) {
     constexpr int64_t W = WIDTH<T>;
     Vec<T> sums{};
     int64_t e = 0;
     for (; e + W <= count; e += W) {
-        const Vec<T> difference = load(a + e) - load(b + e);
+        Vec<T> difference = load(a + e) - load(b + e);
+        if constexpr (SCALED) difference *= load(factors + e);
         sums += difference * difference;
     }
     T rest = 0;
-    for (; e < count; ++e) rest += (a[e] - b[e]) * (a[e] - b[e]);
+    for (; e < count; ++e) {
+        T difference = a[e] - b[e];
+        if constexpr (SCALED) difference *= factors[e];
+        rest += difference * difference;
+    }
     return total<T>(sums) + rest;
 }
 

@@ -22,7 +22,7 @@ struct SearchTask {
     void *pool, *bound;                    // (Q, capacity) candidates; (Q): only scores below it may enter
     int64_t *filled;                       // (Q): candidates in the pool
     void *distances, *worst;               // (Q, wanted); (Q): the worst score in the pool
-    int64_t *indices;                      // (Q, wanted)
+    int64_t *indices;                      // (Q, wanted); of a comparison: null if more points are to come
     int64_t queries, block, features, start, count, capacity, wanted, threads;
     int64_t exact;                         // scores are squared distances
 };

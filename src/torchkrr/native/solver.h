@@ -27,8 +27,8 @@ template <class T> class Solver {
   public:
     explicit Solver(const Task &task)
         : task(task), M(task.neighbors), C(task.outputs), whole(task.adjoint || task.path), profile(task.profile, task.shape),
-          cell(M, task.features, (task.starts ? GROUP : 1) + (task.trend ? 1 : 0) + (whole ? C : 0)), kernel(cell.columns),
-          inner(M), sums(2 * C) {}
+          cell(M, task.features, (task.starts ? GROUP : 1) + (task.trend ? 1 : 0) + (whole ? C : 0), task.log_scales, task.scale_step),
+          kernel(cell.columns), inner(M), sums(2 * C) {}
 
     void run(int64_t c) {
         const int64_t first = task.starts ? task.starts[c] : c, last = task.starts ? task.starts[c + 1] : c + 1;
@@ -52,7 +52,8 @@ template <class T> class Solver {
             const T *query = at<T>(task.query, queries[k] * task.features);
             if (shared) {
                 for (int64_t i = 0; i < M; ++i)
-                    kernel[i] = squared_distance(centers + members[i] * task.features, query, task.features);
+                    kernel[i] = squared_distance<T, true>(centers + members[i] * task.features, query, task.features,
+                                                          cell.factors.data());
             } else {
                 std::copy_n(cell.cross_squares.data(), cell.columns, kernel.data());
             }
@@ -69,7 +70,7 @@ template <class T> class Solver {
             if (whole) std::copy_n(at<T>(task.values, members[i] * C), C, cell.side(i) + heads);
         }
         for (int64_t i = M; i < cell.rows; ++i) std::fill_n(cell.side(i), cell.width, T(0));
-        const bool sound = factor(members, at<T>(task.ridge, c * task.ridge_cell));
+        const bool sound = cell.finite(centers, members) && factor(members, at<T>(task.ridge, c * task.ridge_cell));
         if (sound) {
             cell.substitute(sides);
             cell.back_substitute(task.adjoint ? sides : heads);

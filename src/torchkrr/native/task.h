@@ -17,7 +17,7 @@ struct Task {
     void *grad_query, *grad_centers, *grad_values, *grad_ridge;  // (Q, E), (N, E), (N, C), (Q, M)
     int64_t cells, neighbors, features, outputs, ridge_cell, ridge_neighbor, threads, profile, trend, path;
     void *factor;              // of a dense task: U with A = U'U (N, N), kept for the gradient
-    const double *log_scales;  // of a dense task: its points are divided by exp of these, one or one per feature; null: as they are
+    const double *log_scales;  // points are divided by exp of these, one or one per feature; null: they are embedded
     int64_t scale_step;        // zero: one for all features
     double shape[2];    // parameters of the profile
     double trusted;     // a cell is resolved if the norm of its weights <= trusted * its smallest squared pivot

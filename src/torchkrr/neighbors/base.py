@@ -106,8 +106,8 @@ class NeighborIndex(ABC):
         check_same_features("query", query, "the index", sample)
         check_searchable("query", query)
         if exclude is not None:
-            check_exclude(exclude, len(query), len(points))
-        available = len(points) - (exclude is not None)
+            check_exclude(exclude, query.shape[0], points.shape[0])
+        available = points.shape[0] - (exclude is not None)
         what = "the number of centers" + (" that are not excluded" if exclude is not None else "")
         check_num_neighbors(num_neighbors, available, what=what)
         with torch.no_grad():

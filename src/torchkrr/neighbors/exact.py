@@ -142,9 +142,9 @@ class ExactIndex(NeighborIndex):
 
     def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
         points = self._built()
-        size = len(query) * len(points)
+        size = query.shape[0] * points.shape[0]
         if self._is_fused(query):
-            if len(query) <= FEW_QUERIES or size * query.shape[1] <= SMALL_PROBLEM:
+            if query.shape[0] <= FEW_QUERIES or size * query.shape[1] <= SMALL_PROBLEM:
                 return _all_found(Neighbors(*fused_search.exactly(query, points, num_neighbors, exclude)), points)
             return self._by_product(query, num_neighbors, exclude)
         if size * max(query.shape[1], SORTING) <= SMALL_PROBLEM:
@@ -297,7 +297,7 @@ class ExactIndex(NeighborIndex):
 
 
 def _all_found(found: Neighbors, points: Tensor) -> Neighbors:
-    if bool((found.indices[:, -1] < 0).any()):  # something has written into the memory of the points
+    if int(found.indices[:, -1].min()) < 0:  # something has written into the memory of the points
         check_finite("points", points)
     return found
 

@@ -22,7 +22,7 @@ def obstacle(query: Tensor, points: Tensor) -> str | None:
         return f"it works on the CPU, and the points are on {query.device}"
     if query.dtype not in CANDIDATE_BYTES:
         return f"it works in float32 and float64, and the points are {query.dtype}"
-    if len(points) > LARGEST_ROW:
+    if points.shape[0] > LARGEST_ROW:
         return f"it takes at most {LARGEST_ROW:,} points"
     if not _native.in_memory(query, points):
         return NO_MEMORY
@@ -79,9 +79,9 @@ class _Pool(NamedTuple):
 def _new_pool(query: Tensor, count: int) -> _Pool:
     capacity = ROOM * count
     return _Pool(
-        torch.empty(len(query), capacity * CANDIDATE_BYTES[query.dtype], dtype=torch.uint8),
-        query.new_full((len(query),), torch.inf),
-        torch.zeros(len(query), dtype=torch.int64),
+        torch.empty(query.shape[0], capacity * CANDIDATE_BYTES[query.dtype], dtype=torch.uint8),
+        query.new_full((query.shape[0],), torch.inf),
+        torch.zeros(query.shape[0], dtype=torch.int64),
         count,
         capacity,
     )
@@ -95,12 +95,13 @@ def _compare(
         tensors["squares"] = _native.plain(squares)
     if exclude is not None:
         tensors["exclude"] = exclude.long().contiguous()
-    _run("compare", query, tensors, pool, start=start, block=len(points), exact=exact)
+    _run("compare", query, tensors, pool, start=start, block=points.shape[0], exact=exact)
 
 
 def _ranked(pool: _Pool, query: Tensor, points: Tensor | None, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
-    distances, worst = query.new_empty(len(query), wanted), query.new_empty(len(query))
-    rows = torch.empty(len(query), wanted, dtype=torch.int64)
+    count = query.shape[0]
+    distances, worst = query.new_empty(count, wanted), query.new_empty(count)
+    rows = torch.empty(count, wanted, dtype=torch.int64)
     tensors = {"query": _native.plain(query), "distances": distances, "indices": rows, "worst": worst}
     if points is not None:
         tensors["points"] = _native.plain(points)
@@ -111,7 +112,7 @@ def _ranked(pool: _Pool, query: Tensor, points: Tensor | None, wanted: int) -> t
 def _run(name: str, query: Tensor, tensors: dict[str, Tensor], pool: _Pool | None = None, **sizes: int) -> None:
     task = _native.SearchTask(
         **{key: tensor.data_ptr() for key, tensor in tensors.items()},
-        queries=len(query),
+        queries=query.shape[0],
         features=query.shape[1],
         threads=torch.get_num_threads(),
         **sizes,

@@ -8,10 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .. import _native
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from .._precision import working_dtype
 
 PLAIN = (int, float, str, tuple)
+USUAL = frozenset(vars(nn.Module()))  # what every module has, and no kernel computes with
 LOWERED = 4  # bits for each byte: half of a number
 
 
@@ -25,7 +27,7 @@ class Contents(NamedTuple):
 
     def hold(self, rows: Tensor | None, state: tuple[Tensor, ...], kernel: nn.Module, settings: tuple[object, ...]) -> bool:
         """Whether `contents_of` the same arguments would be these, without copying any."""
-        modules = tuple(kernel.modules())
+        modules = _modules(kernel)
         return self._agree(state, modules, (*settings, *_plain_attributes(modules))) and (
             rows is None if self.sums is None else rows is not None and _equal(self.sums, row_hashes(rows))
         )
@@ -51,7 +53,7 @@ def contents_of(rows: Tensor | None, state: tuple[Tensor, ...], kernel: nn.Modul
 
     `None` stands for rows of which nothing is kept, so that nothing can be out of date.
     """
-    modules = tuple(kernel.modules())
+    modules = _modules(kernel)
     with torch.inference_mode(False), torch.no_grad():
         copies = tuple(tensor.detach().clone() for tensor in state)
     sums = None if rows is None else row_hashes(rows)
@@ -62,11 +64,25 @@ def tensors_of(kernel: nn.Module) -> tuple[Tensor, ...]:
     """Parameters and buffers of a kernel: all that its embedding and profile compute with."""
     return tuple(
         tensor
-        for module in kernel.modules()
+        for module in _modules(kernel)
         for group in (module._parameters, module._buffers)
         for tensor in group.values()
         if tensor is not None
     )
+
+
+def _modules(module: nn.Module) -> tuple[nn.Module, ...]:
+    """As `module.modules()`, which takes longer than a small problem."""
+    found: dict[nn.Module, None] = {}
+
+    def visit(module: nn.Module) -> None:
+        found[module] = None
+        for child in module._modules.values():
+            if child is not None and child not in found:
+                visit(child)
+
+    visit(module)
+    return tuple(found)
 
 
 def row_hashes(rows: Tensor) -> Tensor:
@@ -80,12 +96,28 @@ def row_hashes(rows: Tensor) -> Tensor:
         rows = rows.to(working_dtype(rows.dtype)).contiguous()
         kind = torch.int64 if rows.dtype == torch.float64 else torch.int32
         weights = _weights(rows.shape[1], kind, rows.device)
-        sums = torch.empty(2, len(rows), dtype=kind, device=rows.device)
+        sums = torch.empty(2, rows.shape[0], dtype=kind, device=rows.device)
+        if rows.is_cpu and rows.dtype in _native.NAMES and _native.library() is not None and _native.in_memory(rows):
+            _hash(rows, weights, sums)
+            return sums
         for chunk in ranges(len(rows), rows_per_chunk(rows.shape[1] * rows.element_size(), chunk_bytes(rows.device))):
             bits = rows[chunk].view(kind)
             for level, part in enumerate((bits, bits >> (LOWERED * rows.element_size()))):
                 sums[level, chunk] = torch.mv(part, weights) if rows.device.type == "cpu" else (part * weights).sum(1)
         return sums
+
+
+def _hash(rows: Tensor, weights: Tensor, sums: Tensor) -> None:
+    task = _native.HashTask(
+        rows=rows.data_ptr(),
+        weights=weights.data_ptr(),
+        sums=sums.data_ptr(),
+        count=rows.shape[0],
+        features=rows.shape[1],
+        lowered=LOWERED * rows.element_size(),
+        threads=torch.get_num_threads(),
+    )
+    _native.call("hash", rows.dtype, task)
 
 
 @functools.lru_cache(maxsize=16)
@@ -102,7 +134,7 @@ def _plain_attributes(modules: tuple[nn.Module, ...]) -> list[tuple[str, object]
         (name, value)
         for module in modules
         for name, value in vars(module).items()
-        if isinstance(value, PLAIN) and name != "training"
+        if name not in USUAL and isinstance(value, PLAIN)
     ]
 
 

@@ -229,12 +229,12 @@ def _solve(
     fade = layer.fade and layer.num_neighbors < layer.num_centers
     indices = layer.index.search(embedded_query, layer.num_neighbors + fade).indices
 
-    def solve(rows: slice) -> tuple[Tensor, Tensor]:
+    def solve(query: Tensor, indices: Tensor, embedded: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
         return solve_local(
-            query[rows],
+            query,
             centers,
             values,
-            indices[rows],
+            indices,
             kernel=layer.kernel,
             ridge=layer.ridge,
             trend=layer.trend,
@@ -243,14 +243,16 @@ def _solve(
             on_singular=layer.on_singular,
             backend=layer.backend,
             kind=kind,
-            embedded=None if embedded is None else (embedded_query[rows], embedded),
+            embedded=embedded,
             cache=None if embedded is None else layer._kept_factors(),
         )
 
     if embedded is not None:
-        return *solve(slice(None)), indices
+        return *solve(query, indices, (embedded_query, embedded)), indices
     # Only neighbors are embedded, those of so many queries at a time.
     row_bytes = indices.shape[1] * (centers.shape[1] + values.shape[1]) * centers.element_size()
-    parts = [solve(chunk) for chunk in ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES))]
+    parts = [
+        solve(query[chunk], indices[chunk], None) for chunk in ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES))
+    ]
     first, power = (torch.cat(column) for column in zip(*parts, strict=True))
     return first, power, indices
