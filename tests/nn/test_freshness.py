@@ -10,7 +10,7 @@ import torch.distributed
 import torch.multiprocessing
 from tests.nn.layers import INDEXES, NUM_FEATURES, Layer, data, grown, make, moved, predicts_as_rebuilt, queries, shrunk
 
-from torchkrr import kernels, neighbors, transforms
+from torchkrr import _native, kernels, neighbors, transforms
 from torchkrr.nn import contents
 from torchkrr.nn.contents import contents_of
 
@@ -334,3 +334,18 @@ def test_edits_of_high_bits_in_many_numbers_are_seen(edit, features):
     for dtype in (torch.float32, torch.float64):
         same = (contents.row_hashes(rows.to(dtype)) == contents.row_hashes(changed.to(dtype))).all(0)
         assert not bool(same.any())
+
+
+@pytest.mark.skipif(_native.library() is None, reason="the library is not compiled")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_library_hashes_as_torch_does(dtype, monkeypatch):
+    for shape in ((1, 1), (3, 7), (40, 33), (600, 1024)):  # the last in several pieces
+        rows = torch.randn(*shape, dtype=dtype)
+        ours = contents.row_hashes(rows)
+        with monkeypatch.context() as without:
+            without.setattr(_native, "library", lambda: None)
+            theirs = contents.row_hashes(rows)
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours, theirs)
+        rows[-1, -1] = rows[-1, -1].nextafter(rows.new_tensor(9.0))
+        assert (contents.row_hashes(rows) != ours).any(0).nonzero().tolist() == [[shape[0] - 1]]

@@ -67,9 +67,11 @@ class LocalSystem(NamedTuple):
 
 
 def gather(query: Tensor, centers: Tensor, indices: Tensor, options: CellOptions) -> Neighborhoods:
-    offsets = centers[indices] - query.unsqueeze(1)  # (q, M, E)
+    members = centers[indices]
     if options.scale is not None:
-        offsets = offsets / options.scale.exp().to(offsets.dtype)
+        lengthscale = options.scale.exp().to(query.dtype)
+        members, query = members / lengthscale, query / lengthscale
+    offsets = members - query.unsqueeze(1)  # (q, M, E)
     cross_squared = offsets.square().sum(-1)  # (q, M)
     scale = None
     if options.normalize:

@@ -50,7 +50,8 @@ template <class T> class Cell {
     const int64_t rows, columns;     // neighbors, up to full register tiles
     const int64_t width, stride;     // of the right-hand sides; from one row of the matrix to the next
     const int64_t offset_stride;
-    Buffer<T> factors;               // [feature] of the embedding: differences are multiplied by them
+    const bool scaled;               // points are embedded here, by division
+    Buffer<T> scales, factors;       // [feature] that points are divided by, and gradients multiplied by
     Buffer<T> offsets;               // [feature][member], relative to the query or, if that is outside, to the mean
     Buffer<T> cross_squares, squares, shift;  // [member] to the query; [member] lengths of offsets; [feature] mean taken off
     Buffer<T> matrix, solution;      // [row][columns | right-hand sides]; [row][right-hand sides]
@@ -62,41 +63,24 @@ template <class T> class Cell {
     Cell(int64_t neighbors, int64_t features, int64_t sides, const double *log_scales = nullptr, int64_t scale_step = 0)
         : neighbors(neighbors), features(features), rows(round_up(neighbors, ROWS)),
           columns(round_up(neighbors, std::max<int64_t>(W, ROWS))), width(round_up(sides, W)),
-          stride(row_stride<T>(columns + width)), offset_stride(row_stride<T>(columns)), factors(features),
-          offsets(round_up(features, ROWS) * offset_stride), cross_squares(columns), squares(columns), shift(features),
-          matrix(rows * stride), solution(rows * width), inverse(rows) {
-        for (int64_t e = 0; e < features; ++e)
-            factors[e] = !log_scales ? T(1) : e && !scale_step ? factors[0] : T(std::exp(-log_scales[e * scale_step]));
+          stride(row_stride<T>(columns + width)), offset_stride(row_stride<T>(columns)), scaled(log_scales),
+          scales(features), factors(features), offsets(round_up(features, ROWS) * offset_stride), cross_squares(columns),
+          squares(columns), shift(features), matrix(rows * stride), solution(rows * width), inverse(rows) {
+        for (int64_t e = 0; e < features; ++e) {
+            scales[e] = !scaled ? T(1) : e && !scale_step ? scales[0] : T(std::exp(log_scales[e * scale_step]));
+            factors[e] = 1 / scales[e];
+        }
     }
 
     T *side(int64_t row) const { return matrix.data() + row * stride + columns; }
 
     void gather(const T *centers, const int64_t *members, const T *query) {
-        const T *from[W];
-        for (int64_t j = 0; j < columns; j += W) {
-            for (int64_t k = 0; k < W; ++k) from[k] = j + k < neighbors ? centers + members[j + k] * features : query;
-            Vec<T> sums{};
-            int64_t e = 0;
-            for (; e + W <= features; e += W) {
-                const Vec<T> origin = load(query + e), factor = load(factors.data() + e);
-                Vec<T> block[W];
-                for (int64_t k = 0; k < W; ++k) block[k] = (load(from[k] + e) - origin) * factor;
-                transpose<T>(block);
-                Vec<T> part{};  // a sum of sums rounds less than one long sum
-                for (int64_t k = 0; k < W; ++k) {
-                    store(offsets.data() + (e + k) * offset_stride + j, block[k]);
-                    part += block[k] * block[k];
-                }
-                sums += part;
-            }
-            for (; e < features; ++e) {
-                Vec<T> row;
-                for (int64_t k = 0; k < W; ++k) row[k] = (from[k][e] - query[e]) * factors[e];
-                store(offsets.data() + e * offset_stride + j, row);
-                sums += row * row;
-            }
-            store(cross_squares.data() + j, sums);
-        }
+        scaled ? gather_as<true>(centers, members, query) : gather_as<false>(centers, members, query);
+    }
+
+    // Squared distance of two points, by difference.
+    T distance(const T *a, const T *b) const {
+        return scaled ? squared_distance<T, true>(a, b, features, scales.data()) : squared_distance(a, b, features);
     }
 
     // Whether the points that were gathered are numbers: an infinite one may look like one that is merely far away.
@@ -262,6 +246,37 @@ template <class T> class Cell {
     }
 
   private:
+    // Divided before they are subtracted: to the last bit what points embedded by the caller would give.
+    template <bool SCALED> void gather_as(const T *centers, const int64_t *members, const T *query) {
+        const T *from[W];
+        for (int64_t j = 0; j < columns; j += W) {
+            for (int64_t k = 0; k < W; ++k) from[k] = j + k < neighbors ? centers + members[j + k] * features : query;
+            Vec<T> sums{};
+            int64_t e = 0;
+            for (; e + W <= features; e += W) {
+                const auto point = [&](const T *row) { return SCALED ? load(row + e) / load(scales.data() + e) : load(row + e); };
+                const Vec<T> origin = point(query);
+                Vec<T> block[W];
+                for (int64_t k = 0; k < W; ++k) block[k] = point(from[k]) - origin;
+                transpose<T>(block);
+                Vec<T> part{};  // a sum of sums rounds less than one long sum
+                for (int64_t k = 0; k < W; ++k) {
+                    store(offsets.data() + (e + k) * offset_stride + j, block[k]);
+                    part += block[k] * block[k];
+                }
+                sums += part;
+            }
+            for (; e < features; ++e) {
+                const auto point = [&](const T *row) { return SCALED ? row[e] / scales[e] : row[e]; };
+                Vec<T> row;
+                for (int64_t k = 0; k < W; ++k) row[k] = point(from[k]) - point(query);
+                store(offsets.data() + e * offset_stride + j, row);
+                sums += row * row;
+            }
+            store(cross_squares.data() + j, sums);
+        }
+    }
+
     template <int N> INLINE void subtract_rows_above(int64_t i, int64_t j, Vec<T> (&tile)[ROWS][N]) const {
         for (int64_t k = 0; k < i; k += ROW_BLOCK) {
             Vec<T> sums[ROWS][N] = {};

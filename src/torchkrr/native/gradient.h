@@ -9,18 +9,18 @@ namespace {
 
 template <class T> class Gradient {
     static constexpr int64_t W = WIDTH<T>;
+    static constexpr int64_t LINE = 64 / int64_t(sizeof(T));  // features that are written together: a line of the cache
     const Task &task;
     const int64_t M, E, C;
     const Radial<T, true> slope;
     Cell<T> cell;
-    Buffer<T> weights, beta, pull, row_sums, moved;  // [member] each; moved is [feature][member]
+    Buffer<T> weights, beta, pull, row_sums;  // [member] each
 
   public:
     explicit Gradient(const Task &task)
         : task(task), M(task.neighbors), E(task.features), C(task.outputs), slope(task.profile, task.shape),
-          cell(M, E, 0, task.log_scales, task.scale_step),
-          weights(cell.columns), beta(cell.columns), pull(cell.columns), row_sums(cell.columns),
-          moved(task.grad_centers ? round_up(E, ROWS) * cell.offset_stride : 0) {}
+          cell(M, E, 0, task.log_scales, task.scale_step), weights(cell.columns), beta(cell.columns), pull(cell.columns),
+          row_sums(cell.columns) {}
 
     // All but what is added to centers and values; `members` (M, E) receives what the centers of cell q are to get.
     void run(int64_t q, T *members) {
@@ -57,20 +57,39 @@ template <class T> class Gradient {
         coefficients();
         const int64_t stride = cell.offset_stride;
         tiles<T>(0, cell.columns, [&](auto n, int64_t j) {
-            for (int64_t e = 0; e < E; e += ROWS) {
-                Vec<T> sums[ROWS][n()] = {};
-                product<T, n()>(cell.offsets.data() + e * stride, stride, 1, cell.matrix.data() + j, cell.stride, M, sums);
-                for (int r = 0; r < ROWS && e + r < E; ++r)
-                    for (int v = 0; v < n(); ++v) {
-                        const int64_t k = j + v * W;
-                        const Vec<T> offset = load(cell.offsets.data() + (e + r) * stride + k);
-                        const Vec<T> by_query = load(pull.data() + k) * (offset + cell.shift[e + r]);
-                        const Vec<T> force = load(row_sums.data() + k) * offset - sums[r][v] + by_query;
-                        store(moved.data() + (e + r) * stride + k, force * cell.factors[e + r]);
-                    }
+            for (int64_t start = 0; start < E; start += LINE) {
+                Vec<T> moved[LINE][n()];  // [feature][member]
+                for (int64_t e = start; e < std::min(start + LINE, E); e += ROWS) {
+                    Vec<T> sums[ROWS][n()] = {};
+                    product<T, n()>(cell.offsets.data() + e * stride, stride, 1, cell.matrix.data() + j, cell.stride, M, sums);
+                    for (int r = 0; r < ROWS && e + r < E; ++r)
+                        for (int v = 0; v < n(); ++v) {
+                            const int64_t k = j + v * W;
+                            const Vec<T> offset = load(cell.offsets.data() + (e + r) * stride + k);
+                            const Vec<T> by_query = load(pull.data() + k) * (offset + cell.shift[e + r]);
+                            const Vec<T> force = load(row_sums.data() + k) * offset - sums[r][v] + by_query;
+                            moved[e - start + r][v] = force * cell.factors[e + r];
+                        }
+                }
+                for (int v = 0; v < n(); ++v)
+                    for (int64_t e = start; e < std::min(start + LINE, E); e += W)
+                        put<n()>(moved + (e - start), v, j + v * W, e, members);
             }
         });
-        transpose_into(members);
+    }
+
+    // W features from e on of W members from j on, vector v of each row, to [member][feature].
+    template <int N> INLINE void put(const Vec<T> (*moved)[N], int v, int64_t j, int64_t e, T *members) const {
+        const int64_t count = std::min(W, M - j);
+        if (e + W <= E) {
+            Vec<T> block[W];
+            for (int64_t k = 0; k < W; ++k) block[k] = moved[k][v];
+            transpose<T>(block);
+            for (int64_t k = 0; k < count; ++k) store(members + (j + k) * E + e, block[k]);
+        } else {
+            for (int64_t f = e; f < E; ++f)
+                for (int64_t k = 0; k < count; ++k) members[(j + k) * E + f] = moved[f - e][v][k];
+        }
     }
 
     // C_ij = -(w_i b_j + b_i w_j) phi'(d_ij) / d_ij, all of it, and its row sums.
@@ -97,30 +116,18 @@ template <class T> class Gradient {
             for (int64_t j = 0; j < cell.columns; j += W)
                 store(row_sums.data() + j, load(row_sums.data() + j) + load(cell.matrix.data() + i * cell.stride + j));
     }
-
-    void transpose_into(T *members) const {
-        for (int64_t j = 0; j < M; j += W) {
-            const int64_t count = std::min(W, M - j);
-            int64_t e = 0;
-            for (; e + W <= E; e += W) {
-                Vec<T> block[W];
-                for (int64_t k = 0; k < W; ++k) block[k] = load(moved.data() + (e + k) * cell.offset_stride + j);
-                transpose<T>(block);
-                for (int64_t k = 0; k < count; ++k) store(members + (j + k) * E + e, block[k]);
-            }
-            for (; e < E; ++e)
-                for (int64_t k = 0; k < count; ++k) members[(j + k) * E + e] = moved[e * cell.offset_stride + j + k];
-        }
-    }
 };
 
 // Adds what the cells from `first` to `last` give to columns `from` to `to` of their centers: in the order of the cells, so that
 // the sums do not depend on the threads.
 template <class T>
 void scatter(const Task &task, int64_t first, int64_t last, int64_t from, int64_t to, const T *members) {
-    for (int64_t i = first * task.neighbors; i < last * task.neighbors; ++i) {
+    const int64_t end = last * task.neighbors;
+    for (int64_t i = first * task.neighbors; i < end; ++i) {
         T *center = at<T>(task.grad_centers, task.indices[i] * task.features);
         const T *member = members + (i - first * task.neighbors) * task.features;
+        const T *next = at<T>(task.grad_centers, task.indices[std::min(i + 1, end - 1)] * task.features);
+        for (int64_t e = from; e < to; e += 64 / int64_t(sizeof(T))) __builtin_prefetch(next + e, 1);
         for (int64_t e = from; e < to; ++e) center[e] += member[e];
     }
 }

@@ -72,22 +72,22 @@ template <class M> INLINE uint64_t mask_bits(M mask) {
 }
 #endif
 
-// By difference: exact where inner products would cancel. Differences are multiplied by factors, one for each feature, if any.
+// By difference: exact where inner products would cancel. Points are divided by scales, one for each feature, if SCALED.
 template <class T, bool SCALED = false>
-INLINE T squared_distance(const T *a, const T *b, int64_t count, const T *factors = nullptr) {
+INLINE T squared_distance(const T *a, const T *b, int64_t count, const T *scales = nullptr) {
     constexpr int64_t W = WIDTH<T>;
     Vec<T> sums{};
     int64_t e = 0;
     for (; e + W <= count; e += W) {
-        Vec<T> difference = load(a + e) - load(b + e);
-        if constexpr (SCALED) difference *= load(factors + e);
-        sums += difference * difference;
+        Vec<T> left = load(a + e), right = load(b + e);
+        if constexpr (SCALED) left /= load(scales + e), right /= load(scales + e);
+        sums += (left - right) * (left - right);
     }
     T rest = 0;
     for (; e < count; ++e) {
-        T difference = a[e] - b[e];
-        if constexpr (SCALED) difference *= factors[e];
-        rest += difference * difference;
+        T left = a[e], right = b[e];
+        if constexpr (SCALED) left /= scales[e], right /= scales[e];
+        rest += (left - right) * (left - right);
     }
     return total<T>(sums) + rest;
 }

@@ -52,8 +52,7 @@ template <class T> class Solver {
             const T *query = at<T>(task.query, queries[k] * task.features);
             if (shared) {
                 for (int64_t i = 0; i < M; ++i)
-                    kernel[i] = squared_distance<T, true>(centers + members[i] * task.features, query, task.features,
-                                                          cell.factors.data());
+                    kernel[i] = cell.distance(centers + members[i] * task.features, query);
             } else {
                 std::copy_n(cell.cross_squares.data(), cell.columns, kernel.data());
             }

@@ -31,10 +31,9 @@ def obstacle(query: Tensor, points: Tensor) -> str | None:
 
 def exactly(query: Tensor, points: Tensor, num_neighbors: int, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
     """Distances and rows `(Q, M)` of the nearest points, by difference with every point."""
-    pool = _new_pool(query, num_neighbors)
-    _compare(pool, query, 0, points, None, exclude, exact=True)
-    distances, rows, _ = _ranked(pool, query, None, num_neighbors)
-    return distances, rows
+    found = _empty(query, num_neighbors)
+    _compare(_new_pool(query, num_neighbors), query, 0, points, None, exclude, exact=True, found=found)
+    return found["distances"], found["indices"]
 
 
 class Candidates:
@@ -88,25 +87,43 @@ def _new_pool(query: Tensor, count: int) -> _Pool:
 
 
 def _compare(
-    pool: _Pool, query: Tensor, start: int, points: Tensor, squares: Tensor | None, exclude: Tensor | None, *, exact: bool
+    pool: _Pool,
+    query: Tensor,
+    start: int,
+    points: Tensor,
+    squares: Tensor | None,
+    exclude: Tensor | None,
+    *,
+    exact: bool,
+    found: dict[str, Tensor] | None = None,
 ) -> None:
-    tensors = {"query": _native.plain(query), "points": _native.plain(points)}
+    """Let the points enter the pool; if these are all, `found` receives the best, by their scores."""
+    tensors = {"query": _native.plain(query), "points": _native.plain(points), **(found or {})}
     if squares is not None:
         tensors["squares"] = _native.plain(squares)
     if exclude is not None:
         tensors["exclude"] = exclude.long().contiguous()
-    _run("compare", query, tensors, pool, start=start, block=points.shape[0], exact=exact)
+    wanted = 0 if found is None else found["indices"].shape[1]
+    _run("compare", query, tensors, pool, start=start, block=points.shape[0], exact=exact, wanted=wanted)
 
 
 def _ranked(pool: _Pool, query: Tensor, points: Tensor | None, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
-    count = query.shape[0]
-    distances, worst = query.new_empty(count, wanted), query.new_empty(count)
-    rows = torch.empty(count, wanted, dtype=torch.int64)
-    tensors = {"query": _native.plain(query), "distances": distances, "indices": rows, "worst": worst}
+    found = _empty(query, wanted)
+    tensors = {"query": _native.plain(query), **found}
     if points is not None:
         tensors["points"] = _native.plain(points)
     _run("rank", query, tensors, pool, wanted=wanted)
-    return distances, rows, worst
+    return found["distances"], found["indices"], found["worst"]
+
+
+def _empty(query: Tensor, wanted: int) -> dict[str, Tensor]:
+    """What the library writes: distances and rows `(Q, wanted)` of the nearest, and the worst score `(Q,)` of all."""
+    count = query.shape[0]
+    return {
+        "distances": query.new_empty(count, wanted),
+        "indices": torch.empty(count, wanted, dtype=torch.int64),
+        "worst": query.new_empty(count),
+    }
 
 
 def _run(name: str, query: Tensor, tensors: dict[str, Tensor], pool: _Pool | None = None, **sizes: int) -> None:
