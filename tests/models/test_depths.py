@@ -44,7 +44,9 @@ def test_vectors_are_the_pooled_outputs_of_the_stages(network, x, pooling):
     expected = [pool(output, pooling) for output in cut_stages(network, layers).outputs(x)]
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
-    assert (found[0] < 0).any()  # not what the ReLU in place left of it
+    maps = network.conv(x)
+    assert (maps < 0).any()  # the ReLU after it works in place
+    torch.testing.assert_close(found[0], pool(maps, pooling))
 
 
 def test_the_pass_ends_at_the_last_layer_and_hooks_are_gone(network, x):

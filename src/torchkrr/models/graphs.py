@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from torch import fx, nn
 
 from ..errors import InputError
+from .modes import in_mode
 
 SHOWN = 3  # values in an error
 
@@ -59,7 +59,7 @@ def _traced(model: nn.Module, layers: Sequence[str]) -> fx.Graph:
     opened = {model.get_submodule(name) for name in inside}
     graphs = {}
     for training in (True, False):
-        with _mode(model, training):
+        with in_mode(model, training):
             try:
                 graphs[training] = _Tracer(opened).trace(model)
             # Whatever code does with a symbol that it expects to be a tensor.
@@ -80,18 +80,6 @@ def _traced(model: nn.Module, layers: Sequence[str]) -> fx.Graph:
 
 def _text(graph: fx.Graph) -> str:
     return "\n".join(f"{node.op} {node.target} {node.args} {node.kwargs}" for node in graph.nodes)
-
-
-@contextlib.contextmanager
-def _mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """Training or evaluation mode inside the block, and afterwards each module's own mode."""
-    before = {module: module.training for module in model.modules()}
-    try:
-        model.train(training)
-        yield
-    finally:
-        for module, mode in before.items():
-            module.training = mode
 
 
 def _call(model: nn.Module, graph: fx.Graph, name: str) -> fx.Node:
