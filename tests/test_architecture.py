@@ -68,7 +68,7 @@ ORDERED_FOLDERS = {
         "loading",
         "left_out",
     ],
-    "models": ["pooling", "taps", "depths", "graphs", "stages", "readout", "q_network"],
+    "models": ["pooling", "taps", "depths", "modes", "graphs", "stages", "readout", "q_network"],
     "experiments": [
         *("extras", "processes", "_torchvision", "pictures", "splitting", "image_files", "archives", "datasets"),
         *("preparing", "weight_files", "digit_network", "catalog", "backbones", "feature_files", "features"),

@@ -89,9 +89,8 @@ class Run:
     def _rank(self, number: int) -> tuple[float, float]:
         """Larger is better, of the epoch counted from 1: mean accuracy of the last ones, then loss."""
         last = self.epochs[max(0, number - self.config.smoothing) : number]
-        return math.fsum(epoch.accuracy for epoch in last) / len(last), -math.fsum(epoch.log_loss for epoch in last) / len(
-            last
-        )
+        accuracy, log_loss = (math.fsum(getattr(epoch, name) for epoch in last) for name in ("accuracy", "log_loss"))
+        return accuracy / len(last), -log_loss / len(last)
 
     def _epoch(self, number: int) -> Epoch:
         config, began = self.config, time.perf_counter()
