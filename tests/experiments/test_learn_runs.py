@@ -84,21 +84,29 @@ def test_gradients_come_from_the_fitted_rows_alone(tmp_path, digits, monkeypatch
     assert sum(batches) == TINY.epochs * len(run.rows.fit) == 4 * 54
 
 
-def test_the_best_epoch_on_the_validation_part_is_taken_and_patience_ends(tmp_path, digits, monkeypatch):
-    config = dataclasses.replace(TINY, epochs=9, patience=2)
+@pytest.mark.parametrize(
+    ("smoothing", "found", "best", "ended"),
+    [
+        (1, [(0.1, 1.0), (0.3, 1.0), (0.3, 0.9), (0.3, 0.95), (0.2, 0.1), (0.9, 0.1)], 3, 5),
+        (2, [(0.1, 1.0), (0.9, 1.0), (0.2, 1.0), (0.7, 1.0), (0.6, 1.0), (0.1, 1.0), (0.2, 1.0)], 5, 7),
+    ],
+)
+def test_the_best_epoch_on_the_validation_part_is_taken_and_patience_ends(
+    tmp_path, digits, monkeypatch, smoothing, found, best, ended
+):
+    config = dataclasses.replace(TINY, epochs=9, patience=2, smoothing=smoothing)
     run = Run(config, digits, tmp_path / "x.pt")
-    found = iter([(0.1, 1.0), (0.3, 1.0), (0.3, 0.9), (0.3, 0.95), (0.2, 0.1), (0.9, 0.1)])
-    weights = []
+    given, weights = iter(found), []
 
     def validate():
         weights.append(next(run.cut.backbone.parameters()).detach().clone())
-        return Quality(*next(found))
+        return Quality(*next(given))
 
     monkeypatch.setattr(run, "validate", validate)
     run.train()
-    assert (run.best, len(run.epochs)) == (3, 5)
-    assert torch.equal(next(run.cut.backbone.parameters()), weights[2])
-    assert not torch.equal(weights[2], weights[4])
+    assert (run.best, len(run.epochs)) == (best, ended)
+    assert torch.equal(next(run.cut.backbone.parameters()), weights[best - 1])
+    assert not torch.equal(weights[best - 1], weights[-1])
     assert Run(config, digits, tmp_path / "x.pt").finished
 
 

@@ -45,6 +45,7 @@ class Config:
     weight_decay: float = 0.01  # silent: torch's default
     augmentation: Augmentation = "flip-shift"  # silent, as all that follows
     validation_share: float = 0.1  # of the samples, stratified: chooses the epoch
+    smoothing: int = 5  # epochs whose mean validation accuracy an epoch is judged by: few rows make a single one noisy
     patience: int = 15  # epochs without a better one; 0 goes on to the end
 
     objective: Objective = "loo"
@@ -74,7 +75,7 @@ class Config:
                 raise InputError(f"{name} must not be negative, got {getattr(self, name)}.")
         if self.discard >= NUM_STAGES:
             raise InputError(f"discard must be less than the {NUM_STAGES} stages there are, got {self.discard}.")
-        for name in ("epochs", "num_centers", "num_neighbors", "checkpoint_every"):
+        for name in ("epochs", "smoothing", "num_centers", "num_neighbors", "checkpoint_every"):
             check_at_least_one(name, getattr(self, name))
         check_integer("batch_size", self.batch_size)
         if self.batch_size < 4:

@@ -75,7 +75,7 @@ class Run:
         written = len(self.epochs)
         while not self.finished:
             self.epochs.append(self._epoch(len(self.epochs)))
-            if self.best == 0 or _rank(self.epochs[-1]) > _rank(self.epochs[self.best - 1]):
+            if self.best == 0 or self._rank(len(self.epochs)) > self._rank(self.best):
                 self.best, self.best_state = len(self.epochs), copy.deepcopy(self._weights())
             if report is not None:
                 report(len(self.epochs), self.epochs[-1])
@@ -85,6 +85,12 @@ class Run:
         if written < len(self.epochs):
             self.save()
         self.load_weights(self.best_state)
+
+    def _rank(self, number: int) -> tuple[float, float]:
+        """Larger is better, of the epoch counted from 1: mean accuracy of the last ones, then loss."""
+        last = self.epochs[max(0, number - self.config.smoothing) : number]
+        accuracy, log_loss = (math.fsum(getattr(epoch, name) for epoch in last) for name in ("accuracy", "log_loss"))
+        return accuracy / len(last), -log_loss / len(last)
 
     def _epoch(self, number: int) -> Epoch:
         config, began = self.config, time.perf_counter()
@@ -184,8 +190,3 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(state, dict) or state.get("version") != VERSION:
         raise FileError(f"{path} is not a checkpoint of this version of `torchkrr learn`.")
     return state
-
-
-def _rank(epoch: Epoch) -> tuple[float, float]:
-    """Larger is better: accuracy, then loss."""
-    return epoch.accuracy, -epoch.log_loss
