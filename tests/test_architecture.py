@@ -71,7 +71,17 @@ ORDERED_FOLDERS = {
     ],
     "models": ["pooling", "taps", "depths", "modes", "graphs", "stages", "readout", "q_network"],
     "experiments": [
-        *("extras", "processes", "_torchvision", "pictures", "splitting", "image_files", "archives", "datasets"),
+        *(
+            "extras",
+            "processes",
+            "checkpoints",
+            "_torchvision",
+            "pictures",
+            "splitting",
+            "image_files",
+            "archives",
+            "datasets",
+        ),
         *("preparing", "weight_files", "digit_network", "catalog", "backbones", "feature_files", "features"),
         *("subsamples", "records", "readouts", "selecting", "trained", "lazy", "sharded"),
         *("lineup", "config", "inputs", "summary"),
@@ -101,7 +111,7 @@ ORDERED_FOLDERS = {
     ],
     "options": [
         *("kinds", "tables", "shells", "fit", "predict", "evaluate", "doctor", "completion"),
-        *("settings", "transfer", "classify", "probe", "lander", "learn"),
+        *("settings", "interrupts", "frozen", "transfer", "classify", "probe", "lander", "learn"),
     ],
 }
 MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]

@@ -15,9 +15,10 @@ import torch
 from torchkrr.cli import main
 from torchkrr.errors import FileError, KernelRidgeError
 from torchkrr.experiments import lander_training
+from torchkrr.experiments.checkpoints import read_checkpoint
 from torchkrr.experiments.lander_config import Config
 from torchkrr.experiments.lander_runs import run_all, run_one
-from torchkrr.experiments.lander_training import Run, load_checkpoint
+from torchkrr.experiments.lander_training import Run
 
 TINY = Config(
     environment="CartPole-v1",
@@ -40,7 +41,7 @@ def numbers(record):
 
 
 def weights(folder, label="dqk"):
-    return load_checkpoint(folder / f"{label}-seed0.pt")["agent"]
+    return read_checkpoint(folder / f"{label}-seed0.pt", "lander")["agent"]
 
 
 @pytest.mark.parametrize("agent", ["dqn", "dqk"])
@@ -70,7 +71,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         run_one(TINY, broken, stop)
-    assert len(load_checkpoint(broken / "dqk-seed0.pt")["episodes"]) == 3
+    assert len(read_checkpoint(broken / "dqk-seed0.pt", "lander")["episodes"]) == 3
     torch.manual_seed(99)  # whatever the state of the global generator
     assert numbers(run_one(TINY, broken)) == numbers(expected)
     torch.testing.assert_close(weights(broken), weights(whole), rtol=0, atol=0)
@@ -100,7 +101,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert checkpoint.exists()
-    played = len(load_checkpoint(checkpoint)["episodes"])
+    played = len(read_checkpoint(checkpoint, "lander")["episodes"])
     assert played < 30
     for folder in (broken, whole):
         assert (

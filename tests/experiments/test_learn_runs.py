@@ -15,13 +15,14 @@ from tests.experiments.labelled import write_features
 
 from torchkrr.cli import main
 from torchkrr.errors import FileError, InputError
+from torchkrr.experiments.checkpoints import read_checkpoint
 from torchkrr.experiments.learn_config import Config
 from torchkrr.experiments.learn_data import open_collection
 from torchkrr.experiments.learn_records import READINGS, make_record, readings, reopen, run_key
 from torchkrr.experiments.learn_report import accuracy_rows, markdown, page, who_wins
 from torchkrr.experiments.learn_runs import Job, plan, run_one
 from torchkrr.experiments.learn_summary import differences, summarize
-from torchkrr.experiments.learn_training import Run, load_checkpoint
+from torchkrr.experiments.learn_training import Run
 from torchkrr.experiments.readouts import Quality
 from torchkrr.experiments.records import read_records
 
@@ -55,7 +56,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, digits, changes)
     resumed = Run(config, digits, tmp_path / "broken.pt")
     assert len(resumed.epochs) == 2
     resumed.train()
-    first, second = (load_checkpoint(tmp_path / f"{name}.pt") for name in ("whole", "broken"))
+    first, second = (read_checkpoint(tmp_path / f"{name}.pt", "learn") for name in ("whole", "broken"))
     for part in ("weights", "optimizer", "best_weights"):
         torch.testing.assert_close(first[part], second[part], rtol=0, atol=0)
     assert numbers(make_record(whole, "a")) == numbers(make_record(resumed, "a"))
@@ -163,7 +164,7 @@ def test_a_command_that_was_stopped_goes_on_to_the_same_numbers(tmp_path, digits
         assert process.returncode == 130
         assert "the same command goes on from there" in error
     (checkpoint,) = out.glob("checkpoints/*.pt")
-    begun = load_checkpoint(checkpoint)
+    begun = read_checkpoint(checkpoint, "learn")
     assert 0 < len(begun["epochs"]) < 300
     # Going on in this process, to a near end.
     config = Config(**{**begun["config"], "epochs": 300})

@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._files import replacing
 from ..errors import FileError
+from .checkpoints import check_same_run, read_checkpoint, write_checkpoint
 from .lander_agent import Agent
 from .lander_config import Config
 from .lander_games import EVALUATION, TRAINING, Game, episode_seed, make, move, start
 from .lander_replay import Replay
 
-VERSION = 1
 EXPLORING, SAMPLING = 101, 102  # streams of seeds beside those of the games
 
 
@@ -51,7 +50,7 @@ class Run:
         self.moves = 0
         self.episodes: list[Episode] = []
         if self.path.exists():
-            self._restore(load_checkpoint(self.path))
+            self._restore(read_checkpoint(self.path, "lander"))
 
     def train(self, report: Report | None = None) -> None:
         """Play on until `config.episodes` have been played."""
@@ -96,23 +95,16 @@ class Run:
 
     def save(self) -> None:
         state = {
-            "version": VERSION,
             "config": dataclasses.asdict(self.config),
             "agent": self.agent.state_dict(),
             "replay": self.replay.state_dict(),
             "moves": self.moves,
             "episodes": [dataclasses.astuple(episode) for episode in self.episodes],
         }
-        with replacing(self.path) as temporary:
-            torch.save(state, temporary)
+        write_checkpoint(self.path, state)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        found, wanted = Config(**state["config"]).settings(), self.config.settings()
-        different = [f"{name} was {found[name]!r} and is {wanted[name]!r}" for name in wanted if found[name] != wanted[name]]
-        if different:
-            raise FileError(
-                f"{self.path} is a checkpoint of another run: {'; '.join(different)}. Choose another folder, or remove it."
-            )
+        check_same_run(self.path, Config(**state["config"]).settings(), self.config.settings())
         if len(state["episodes"]) > self.config.episodes:
             raise FileError(
                 f"{self.path} has {len(state['episodes'])} games, more than the {self.config.episodes} asked for. "
@@ -132,16 +124,3 @@ def play(agent: Agent, game: Game, seed: int, number: int, stream: int = EVALUAT
         total += reward
         over = terminated or truncated
     return total
-
-
-def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The contents of a checkpoint, or an error that says what is wrong with the file."""
-    try:
-        state = torch.load(path, weights_only=True)
-    except FileNotFoundError:
-        raise FileError(f"There is no checkpoint at {path}. `torchkrr lander` writes them into its folder.") from None
-    except Exception as error:  # whatever the unpickler stumbles over
-        raise FileError(f"{path} is not a checkpoint of `torchkrr lander`, or is damaged: {error}.") from None
-    if not isinstance(state, dict) or state.get("version") != VERSION:
-        raise FileError(f"{path} is not a checkpoint of this version of `torchkrr lander`.")
-    return state

@@ -11,10 +11,10 @@ import numpy as np
 
 from .._files import replacing, writable
 from ..errors import InputError, MissingExtraError
+from .checkpoints import read_checkpoint
 from .lander_agent import Agent
 from .lander_config import Config
 from .lander_games import SHOWING, make, move, start
-from .lander_training import load_checkpoint
 
 WIDTH = 400  # pixels, at most
 EVERY = 2  # moves from one picture to the next
@@ -29,7 +29,7 @@ def watch(checkpoint: str | os.PathLike[str], out: str | os.PathLike[str], *, ga
     if path.suffix.lower() not in KINDS:
         raise InputError(f"{path} must end in {', '.join(KINDS)} to be an animated picture.")
     writable(path)
-    state = load_checkpoint(checkpoint)
+    state = read_checkpoint(checkpoint, "lander")
     config = Config(**state["config"])
     agent = Agent(config, make(config.environment))
     agent.load_state_dict(state["agent"])

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from .. import __version__
+from .checkpoints import read_checkpoint
 from .lazy import LocalReadout
 from .learn_bank import features_of
 from .learn_config import Config
 from .learn_data import Collection
 from .learn_heads import CentersHead, LinearHead
-from .learn_training import Run, load_checkpoint
+from .learn_training import Run
 from .readouts import Training, quality
 from .records import Record, fingerprint, versions
 
@@ -129,7 +130,7 @@ def finish(run: Run, key: str, folder: pathlib.Path) -> Record:
 
 def reopen(path: str | pathlib.Path, data: Collection) -> Run:
     """A trained network from its model file, with the data it was trained on: `readings(reopen(...))` judges it again."""
-    state = load_checkpoint(path)
+    state = read_checkpoint(path, "learn")
     run = Run(Config(**state["config"]), data, pathlib.Path(path).with_suffix(".none"))
     run.load_weights(state["weights"])
     return run

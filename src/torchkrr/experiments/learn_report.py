@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import pathlib
 from collections.abc import Sequence
 
@@ -119,8 +118,8 @@ def page(records: Sequence[Record], command: str) -> str:
     settings = {"command": command, "config": records[0]["config"], "versions": records[0]["versions"]}
     return filled(
         "learn.html",
-        title=html.escape(f"Learning with probes: {records[0]['network']} on {records[0]['dataset']}"),
-        data=html.escape(described(records)),
+        title=f"Learning with probes: {records[0]['network']} on {records[0]['dataset']}",
+        data=described(records),
         result=html.escape(who_wins(cells)),
         accuracies=_html_table(accuracy_rows(cells)),
         accuracies_note=html.escape(ACCURACY_NOTE),
@@ -129,7 +128,7 @@ def page(records: Sequence[Record], command: str) -> str:
         costs=_html_table(cost_rows(cells)),
         costs_note=html.escape(COST_NOTE),
         curves=figure_tag("Validation accuracy after each epoch", lambda look: draw_curves(cells, look)),
-        settings=html.escape(json.dumps(settings, indent=2)),
+        settings=settings,
     )
 
 

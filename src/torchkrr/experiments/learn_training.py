@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._files import replacing
-from ..errors import FileError, KernelRidgeError
+from ..errors import KernelRidgeError
+from .checkpoints import check_same_run, read_checkpoint, write_checkpoint
 from .learn_bank import MemoryBank, features_of
 from .learn_config import Config
 from .learn_data import Collection, choose_rows, num_batches, training_batches
@@ -29,7 +29,6 @@ from .learn_optimizer import anneal, make_optimizer
 from .readouts import Quality, quality
 from .subsamples import stratified_order
 
-VERSION = 1
 STREAMS = 1_000_003  # seeds of epochs lie this far apart for neighboring seeds of runs
 
 
@@ -59,7 +58,7 @@ class Run:
         self.best = 0  # epoch, counted from 1
         self.best_state: dict[str, Any] = {}
         if self.path.exists():
-            self._restore(load_checkpoint(self.path))
+            self._restore(read_checkpoint(self.path, "learn"))
 
     @property
     def steps_per_epoch(self) -> int:
@@ -150,7 +149,6 @@ class Run:
 
     def save(self) -> None:
         state = {
-            "version": VERSION,
             "config": dataclasses.asdict(self.config),
             "weights": self._weights(),
             "optimizer": self.optimizer.state_dict(),
@@ -158,35 +156,15 @@ class Run:
             "best": self.best,
             "best_weights": self.best_state,
         }
-        with replacing(self.path) as temporary:
-            torch.save(state, temporary)
+        write_checkpoint(self.path, state)
 
     def save_model(self, path: pathlib.Path) -> None:
         """The weights as they are, with the configuration: what `load_model` reads."""
-        state = {"version": VERSION, "config": dataclasses.asdict(self.config), "weights": self._weights()}
-        with replacing(path) as temporary:
-            torch.save(state, temporary)
+        write_checkpoint(path, {"config": dataclasses.asdict(self.config), "weights": self._weights()})
 
     def _restore(self, state: dict[str, Any]) -> None:
-        found, wanted = Config(**state["config"]).settings(), self.config.settings()
-        changed = [name for name in wanted if found.get(name) != wanted[name]]
-        if changed:
-            different = "; ".join(f"{name} was {found.get(name)!r} and is {wanted[name]!r}" for name in changed)
-            raise FileError(f"{self.path} is a checkpoint of another run: {different}. Choose another folder, or remove it.")
+        check_same_run(self.path, Config(**state["config"]).settings(), self.config.settings())
         self.load_weights(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.epochs = [Epoch(*fields) for fields in state["epochs"]]
         self.best, self.best_state = state["best"], state["best_weights"]
-
-
-def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The contents of a checkpoint or a model file, or an error that says what is wrong with it."""
-    try:
-        state = torch.load(path, weights_only=True)
-    except FileNotFoundError:
-        raise FileError(f"There is no checkpoint at {path}. `torchkrr learn` writes them into its folder.") from None
-    except Exception as error:  # whatever the unpickler stumbles over
-        raise FileError(f"{path} is not a checkpoint of `torchkrr learn`, or is damaged: {error}.") from None
-    if not isinstance(state, dict) or state.get("version") != VERSION:
-        raise FileError(f"{path} is not a checkpoint of this version of `torchkrr learn`.")
-    return state

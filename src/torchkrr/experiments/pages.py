@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import importlib.resources
+import json
 import os
 import string
 from collections.abc import Callable
@@ -19,9 +20,15 @@ def write_page(path: str | os.PathLike[str], text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def filled(template: str, **parts: str) -> str:
-    """A template of the package with its parts, which are HTML, and the style of all pages."""
-    return string.Template(_template(template)).substitute(style=_template("style.css"), **parts)
+def filled(template: str, *, title: str, data: str, settings: Any, **parts: str) -> str:
+    """A page: a template of the package with its parts, which are HTML, in the frame of all pages.
+
+    Title and data, a sentence on what the page is about, are plain text; settings are shown as JSON at its end.
+    """
+    frame = {"title": title, "data": data, "settings": json.dumps(settings, indent=2)}
+    escaped = {name: html.escape(text) for name, text in frame.items()}
+    body = string.Template(_template(template)).substitute(parts)
+    return string.Template(_template("page.html")).substitute(escaped, style=_template("style.css"), body=body)
 
 
 def figure_tag(text: str, draw: Callable[[Look], Any]) -> str:

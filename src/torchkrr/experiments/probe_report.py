@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -31,15 +30,15 @@ def write_probe_report(
 def probe_page(about: About, records: Sequence[Record], cells: Sequence[DepthCell]) -> str:
     return filled(
         "probe.html",
-        title=html.escape(about.title),
-        data=html.escape(about.data),
+        title=about.title,
+        data=about.data,
         pooling=html.escape(about.pooling),
         figure=figure_tag("Accuracy and indicator against stages discarded", lambda look: draw_depths(cells, look)),
         tables=html_tables(cells),
         table_note=html.escape(_table_note(cells)),
         findings="".join(f"<p>{html.escape(sentence)}</p>" for sentence in findings(cells)),
         cost=html.escape(_cost(records)),
-        settings=html.escape(_settings(records)),
+        settings=_settings(records),
     )
 
 
@@ -85,7 +84,7 @@ def _cost(records: Sequence[Record]) -> str:
     )
 
 
-def _settings(records: Sequence[Record]) -> str:
+def _settings(records: Sequence[Record]) -> dict[str, Any]:
     last = records[-1]
     shown: dict[str, Any] = {"versions": last["versions"], "backbone": last["backbone"]}
     largest = max(record["budget"] for record in records)
@@ -93,4 +92,4 @@ def _settings(records: Sequence[Record]) -> str:
         if record["budget"] == largest and record["seed"] == 0:
             chosen = shown.setdefault(record["title"], {"settings": record["settings"], "chosen": {}})["chosen"]
             chosen[f"{record['discarded']} discarded"] = record["chosen"]
-    return json.dumps(shown, indent=2)
+    return shown

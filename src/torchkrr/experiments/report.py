@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -35,8 +34,8 @@ def page(inputs: Inputs, records: Sequence[Record], head: Head, examined: Examin
     groups = examined.groups
     return filled(
         "report.html",
-        title=html.escape(f"{inputs.name}: heads on frozen features"),
-        data=html.escape(inputs.described),
+        title=f"{inputs.name}: heads on frozen features",
+        data=inputs.described,
         result=html.escape(_result(cells, examined, len(inputs.test.labels))),
         table=_table(cells),
         table_note=html.escape(_table_note(cells)),
@@ -45,7 +44,7 @@ def page(inputs: Inputs, records: Sequence[Record], head: Head, examined: Examin
         indicator_figure=figure_tag("Accuracy against the error indicator", lambda look: _draw_groups(groups, look)),
         indicator_note=html.escape(_indicator_note(groups)),
         mistakes=_mistakes(examined, inputs, head),
-        settings=html.escape(_settings(records)),
+        settings=_settings(records),
     )
 
 
@@ -180,11 +179,11 @@ def _tile(source: Any, row: int, text: str, more: str) -> str:
     return f'<div class="tile{more}" title="{name}">{image}{html.escape(text)}</div>'
 
 
-def _settings(records: Sequence[Record]) -> str:
+def _settings(records: Sequence[Record]) -> dict[str, Any]:
     largest = max(record["budget"] for record in records)
     shown: dict[str, Any] = {"versions": records[-1]["versions"], "threads": records[-1]["threads"]}
     shown["backbone"] = records[-1]["backbone"]
     for record in records:
         if record["budget"] == largest and record["seed"] == 0:
             shown[record["title"]] = {"settings": record["settings"], "chosen": record["chosen"]}
-    return json.dumps(shown, indent=2)
+    return shown

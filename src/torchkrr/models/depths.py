@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .._checks import check_choice
 from ..errors import InputError, InputTypeError
 from .pooling import MOST_FEATURES, POOLINGS, Pooling, pool
-from .taps import ReachedError, check_reached, first_tensor, hooked, named_layer
+from .taps import check_called_once, check_reached, first_tensor, named_layer, run_until
 
 
 class Depths(nn.Module):
@@ -75,25 +75,14 @@ class Depths(nn.Module):
     def _passed(self, x: Any, taken: Any) -> dict[str, Any]:
         """What is taken of the output of each layer, before later layers can overwrite it."""
         found: dict[str, Any] = {}
-        done = ReachedError()
-
-        def keep(name: str, output: Any) -> None:
-            if name in found:
-                raise InputError(
-                    f"The layer {name!r} is called several times in one pass, so its name does not say which output is "
-                    "meant. Name the block around it, or the layer after it."
-                )
-            found[name] = taken(first_tensor(name, output))
-            if name == self.layers[-1]:
-                raise done
-
-        with hooked(self.network, self.layers, keep):
-            try:
-                self.network(x)
-            except ReachedError as reached:
-                if reached is not done:  # of a network around this one
-                    raise
         last = self.layers[-1]
+
+        def keep(name: str, output: Any) -> bool:
+            check_called_once(name, found)
+            found[name] = taken(first_tensor(name, output))
+            return name == last
+
+        run_until(self.network, x, self.layers, keep)
         if last in found and tuple(found) != self.layers:
             called = [*found, *(None for _ in self.layers)]
             first = next(name for name, call in zip(self.layers, called, strict=False) if name != call)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, overload
 
 import torch
@@ -101,11 +101,7 @@ def features_at(
     outputs: dict[str, Tensor] = {}
 
     def keep(name: str, output: Any) -> None:
-        if name in outputs:
-            raise InputError(
-                f"The layer {name!r} is called several times in one pass, so its name does not say which output is meant. "
-                "Tap the block around it, or the layer after it."
-            )
+        check_called_once(name, outputs)
         outputs[name] = first_tensor(name, output).clone()
 
     with hooked(model, names, keep):
@@ -164,21 +160,15 @@ class Tapped(nn.Module):
     def _output(self, x: Any) -> Tensor:
         if not self.layer:
             return first_tensor("", self.network(x))
-        signal = ReachedError()
+        found: dict[str, Tensor] = {}
 
-        def stop(name: str, output: Any) -> None:
-            signal.output = first_tensor(name, output)
-            raise signal
+        def take(name: str, output: Any) -> bool:
+            found[name] = first_tensor(name, output)
+            return True
 
-        with hooked(self.network, [self.layer], stop):
-            try:
-                self.network(x)
-            except ReachedError as reached:
-                if reached is not signal:  # of another network around this one
-                    raise
-        check_reached([self.layer], [] if signal.output is None else [self.layer])
-        assert signal.output is not None
-        return signal.output
+        run_until(self.network, x, [self.layer], take)
+        check_reached([self.layer], found)
+        return found[self.layer]
 
     def extra_repr(self) -> str:
         return f"layer={self.layer!r}, pooling={self.pooling!r}"
@@ -187,7 +177,21 @@ class Tapped(nn.Module):
 class ReachedError(BaseException):
     """Ends a forward pass early. Not an Exception: a network may catch those."""
 
-    output: Tensor | None = None
+
+def run_until(model: nn.Module, x: Any, layers: Sequence[str], seen: Callable[[str, Any], bool]) -> None:
+    """A forward pass that shows each output of the named layers to `seen(name, output)`, and ends where that returns True."""
+    done = ReachedError()
+
+    def look(name: str, output: Any) -> None:
+        if seen(name, output):
+            raise done
+
+    with hooked(model, layers, look):
+        try:
+            model(x)
+        except ReachedError as reached:
+            if reached is not done:  # of another network around this one
+                raise
 
 
 @contextlib.contextmanager
@@ -240,3 +244,12 @@ def check_reached(names: Sequence[str], found: Container[str]) -> None:
                 f"The layer {name!r} was not called in the forward pass. Some layers only hold others, or are called by "
                 "another method than forward: tap one inside it, or after it."
             )
+
+
+def check_called_once(name: str, found: Container[str]) -> None:
+    """A layer that left something in this pass already is an error."""
+    if name in found:
+        raise InputError(
+            f"The layer {name!r} is called several times in one pass, so its name does not say which output is meant. "
+            "Name the block around it, or the layer after it."
+        )

@@ -9,6 +9,7 @@ import shlex
 from typing import Any
 
 from . import kinds
+from .interrupts import resumable
 from .settings import setting_of
 
 STUDY_SEEDS = 3
@@ -49,10 +50,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     configs = _configs(args)
     folder = pathlib.Path("runs/lander") if args.out is None else args.out
     seconds = None if args.time_limit is None else 60 * args.time_limit
-    try:
+    with resumable(folder):
         records = lander_runs.run_all(configs, folder, processes=args.processes, seconds=seconds, progress=not args.quiet)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("The same command goes on from the last checkpoints.") from None
     written: list[pathlib.Path] = []
     if records:
         print(lander_report.write_report(folder, records, _command(args)))

@@ -8,6 +8,7 @@ import shlex
 from typing import Any
 
 from . import kinds
+from .interrupts import resumable
 from .settings import setting_of
 
 OWN = (
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     configs = _configs(args)
     seconds = None if args.time_limit is None else 60 * args.time_limit
-    try:
+    with resumable(args.out):
         outcome = learn_runs.run_all(
             configs,
             args.out,
@@ -72,8 +73,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             seconds=seconds,
             progress=not args.quiet,
         )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"What is done is kept in {args.out}; the same command goes on from there.") from None
     written = [outcome.out / name for name in learn_runs.WRITTEN] if outcome.records else []
     if outcome.records:
         print(learn_report.described(outcome.records))
