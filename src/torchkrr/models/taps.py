@@ -179,7 +179,7 @@ class ReachedError(BaseException):
 
 
 def run_until(model: nn.Module, x: Any, layers: Sequence[str], seen: Callable[[str, Any], bool]) -> None:
-    """A forward pass that shows each output of the named layers to `seen(name, output)`, and ends where that returns True."""
+    """A forward pass that shows outputs of the named layers to `seen(name, output)`, and ends where that returns True."""
     done = ReachedError()
 
     def look(name: str, output: Any) -> None:
