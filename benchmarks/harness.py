@@ -46,7 +46,7 @@ def environment() -> Record:
     return {
         "case": "environment",
         "torchkrr": torchkrr.__version__,
-        "commit": commit.stdout.strip(),
+        "commit": commit.stdout.strip() + ("" if _clean() else ", changed"),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
         "python": platform.python_version(),
@@ -61,7 +61,11 @@ def record(path: pathlib.Path, cases: Iterable[tuple[str, Callable[[], Record]]]
     partial = path.with_suffix(".partial.jsonl")
     path.parent.mkdir(parents=True, exist_ok=True)
     header = environment()
-    done = [json.loads(line) for line in partial.read_text().splitlines()] if partial.exists() else []
+    text = partial.read_text() if partial.exists() else ""
+    whole = text[: text.rfind("\n") + 1]  # a line that was cut off by a kill does not count
+    if whole != text:
+        partial.write_text(whole)
+    done = [json.loads(line) for line in whole.splitlines()]
     if not done or done[0] != header:  # another commit or machine: ratios need one run
         done = [header]
         partial.write_text(json.dumps(header) + "\n")
@@ -76,6 +80,12 @@ def record(path: pathlib.Path, cases: Iterable[tuple[str, Callable[[], Record]]]
         print(json.dumps(found), flush=True)
     partial.replace(path)
     return done
+
+
+def _clean() -> bool:
+    """Whether the code is that of the commit."""
+    command = ["git", "status", "--porcelain", "--", "src", "benchmarks/*.py"]
+    return not subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _processor() -> str:

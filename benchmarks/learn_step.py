@@ -100,7 +100,7 @@ def main() -> None:
     chosen = parser.parse_args()
     cases = [
         (
-            f"{chosen.network} {size} px discard {discard}",
+            f"{chosen.network} {size} px discard {discard}, batch {chosen.batch}, best of {chosen.repeats}",
             functools.partial(measure, chosen.network, size, chosen.batch, discard, chosen.repeats),
         )
         for size in chosen.sizes

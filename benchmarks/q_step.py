@@ -72,7 +72,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5000)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    cases = [(name, functools.partial(measure, name, chosen.steps)) for name in ("LunarLander-v3", "CartPole-v1")]
+    games = ("LunarLander-v3", "CartPole-v1")
+    cases = [(f"{name}, {chosen.steps} steps", functools.partial(measure, name, chosen.steps)) for name in games]
     harness.record(chosen.out / "q_step.jsonl", cases)
 
 

@@ -101,13 +101,15 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         train, test = chosen.train, chosen.test
-        if train is None or test is None:
+        made_up = train is None or test is None
+        if made_up:
             train, test = pathlib.Path(folder, "train.f32"), pathlib.Path(folder, "test.f32")
             make_up(train, TRAIN, 1)
             make_up(test, TEST, 2)
-        cases = [(name, partial(in_process, name, train, test)) for name in READOUTS]
+        kind = "made up" if made_up else "of images"
+        cases = [(f"{name}, features {kind}", partial(in_process, name, train, test)) for name in READOUTS]
         records = harness.record(chosen.out / "readout_cost.jsonl", cases)
-    text = report(records, "made up" if chosen.train is None else "of images")
+    text = report(records, kind)
     (chosen.out / "readout_cost.md").write_text(text)
     print(text)
 

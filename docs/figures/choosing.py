@@ -61,7 +61,7 @@ def sensitivity() -> None:
     figure, grid = plt.subplots(len(TABLES), 3, figsize=(11, 8.6), layout="constrained", sharex="col")
     for row, (name, title) in zip(grid, TABLES.items(), strict=True):
         draw_table(list(row), [r for r in records if r["table"] == name], title)
-    grid[0, 0].set_title("at the best ridge")
+    grid[0, 0].set_title("at the ridge that is best on the test rows")
     grid[0, 1].set_title("at M = 100")
     grid[0, 2].set_title("time to solve, and to search")
     for axes, label in zip(grid[-1], ("neighbors M", "ridge", "neighbors M"), strict=True):

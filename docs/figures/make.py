@@ -20,7 +20,14 @@ ROOT = FOLDER.parents[1]
 IMAGES, RESULTS, MADE = FOLDER.parent / "images", FOLDER.parent / "results", FOLDER / "made.json"
 HELPERS = {"make.py", "style.py"}
 # Pictures of commands that take hours; these copy their own.
-BY_COMMAND = {"lander.png": "make lander"}
+BY_COMMAND = {
+    "lander.png": "make lander",
+    "learn-vgg-small.png": "make learn",
+    "learn-vit-small.png": "make learn",
+    "probe-vgg16.png": "make probe",
+    "probe-lite0.png": "make probe",
+    "transfer-cifar10.png": "make transfer",
+}
 
 
 def scripts() -> dict[str, pathlib.Path]:

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import pathlib
 import re
-from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from repository import DOCS, LINK, RESULTS, ROOT, linked_file, place_on_site, prose_of
 
-MAY_BE_MISSING = {"guides/probing.md", "guides/hybrid-training.md"}
-
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     assert config.nav is not None
     for section in config.nav:
         (title,) = section
-        if title == "Guides":
-            section[title] = [entry for entry in section[title] if not _is_missing(entry)]
-        elif title == "Benchmarks":
+        if title == "Benchmarks":
             section[title] += [{_title(path): place_on_site(path)} for path in result_pages()]
     return config
 
@@ -74,8 +69,3 @@ def _machine(records: pathlib.Path) -> str:
 def _title(path: pathlib.Path) -> str:
     found = re.search(r"^# (.+)$", path.read_text(), flags=re.MULTILINE)
     return found[1] if found else path.stem
-
-
-def _is_missing(entry: Any) -> bool:
-    page = entry if isinstance(entry, str) else next(iter(entry.values()))
-    return page in MAY_BE_MISSING and not (DOCS / page).exists()

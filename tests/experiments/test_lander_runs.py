@@ -14,9 +14,11 @@ import torch
 
 from torchkrr.cli import main
 from torchkrr.errors import FileError, KernelRidgeError
-from torchkrr.experiments import lander_training
+from torchkrr.experiments import lander_records, lander_training
 from torchkrr.experiments.checkpoints import read_checkpoint
-from torchkrr.experiments.lander_config import Config
+from torchkrr.experiments.lander_config import AGENTS, Config
+from torchkrr.experiments.lander_records import finished
+from torchkrr.experiments.lander_report import report
 from torchkrr.experiments.lander_runs import run_all, run_one
 from torchkrr.experiments.lander_training import Run
 
@@ -119,6 +121,24 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
     (tmp_path / "dqk-seed0.pt").write_bytes(b"nonsense")
     with pytest.raises(FileError, match="is not a checkpoint"):
         run_one(TINY, tmp_path)
+
+
+def test_what_another_version_has_left_is_not_used(tmp_path, monkeypatch):
+    config = dataclasses.replace(TINY, episodes=1)
+    run_one(config, tmp_path)
+    assert finished(tmp_path, config) is not None
+    for module in (lander_records, lander_training):
+        monkeypatch.setattr(module, "__version__", "99")
+    assert finished(tmp_path, config) is None
+    with pytest.raises(FileError, match="another run: torchkrr was"):
+        run_one(config, tmp_path)
+
+
+def test_without_evaluation_there_is_no_difference_of_evaluations(tmp_path):
+    runs = [run_one(dataclasses.replace(TINY, agent=agent, episodes=1, evaluation_episodes=0), tmp_path) for agent in AGENTS]
+    text = report(runs, "torchkrr lander")
+    assert "nan" not in text
+    assert "Differences to dqn" in text
 
 
 def test_a_time_limit_is_not_the_end_of_a_game(tmp_path, monkeypatch):

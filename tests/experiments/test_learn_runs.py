@@ -147,6 +147,25 @@ def test_keys_depend_on_settings_and_data_and_not_on_how_runs_are_looked_at():
     assert len({key, run_key(TINY, "other"), run_key(dataclasses.replace(TINY, ridge=0.5), "data")}) == 3
 
 
+def test_keys_depend_on_what_is_in_a_file_of_weights_and_not_on_its_place(tmp_path):
+    for name, contents in (("a", b"1"), ("b", b"2"), ("c", b"1")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "w.pth").write_bytes(contents)
+    one, other, copy = (
+        run_key(dataclasses.replace(TINY, weights=str(tmp_path / name / "w.pth")), "data") for name in ("a", "b", "c")
+    )
+    assert one == copy != other
+
+
+def test_a_run_goes_on_where_its_data_are_spelled_otherwise(tmp_path, digits):
+    run = Run(TINY, digits, tmp_path / "x.pt")
+    run.train()
+    again = Run(dataclasses.replace(TINY, dataset="./digits"), digits, tmp_path / "x.pt")
+    assert again.epochs == run.epochs
+    with pytest.raises(FileError, match="another run: ridge was"):
+        Run(dataclasses.replace(TINY, ridge=0.5), digits, tmp_path / "x.pt")
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
 def test_a_command_that_was_stopped_goes_on_to_the_same_numbers(tmp_path, digits, how):
     out = tmp_path / "out"

@@ -53,6 +53,20 @@ def test_the_winner_is_that_of_brute_force(trend):
             assert math.isclose(loss, losses[trial.kernel, trial.lengthscale, trial.ridge, count], rel_tol=1e-6)
 
 
+def test_the_order_of_rows_does_not_matter():
+    """Rows sorted by a feature on which the function depends: the first of them are flat, the others are not."""
+    x = torch.linspace(0, 1, 900, dtype=torch.float64)[:, None]
+    y = torch.where(x < 0.4, 0.0, torch.sin(60 * x)) + 0.05 * torch.randn(900, 1, generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(900, generator=torch.Generator().manual_seed(1))
+    grid = {
+        "kernels": [kernels.Matern32()],
+        "lengthscales": tuple(4.0 ** torch.arange(-6, 4).double()),
+        "num_neighbors": (10, 30),
+    }
+    in_order, mixed = torchkrr.select(x, y, **grid), torchkrr.select(x[order], y[order], **grid)
+    assert in_order.score < 1.02 * mixed.score
+
+
 def test_more_noise_asks_for_more_ridge():
     quiet = torchkrr.select(*wave(noise=0.001), **SMALL)
     loud = torchkrr.select(*wave(noise=0.5), **SMALL)

@@ -20,9 +20,9 @@ COLORS = ("#8a8a8a", "#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#9f
 
 def draw(records: Sequence[Record], path: pathlib.Path) -> None:
     """One panel for rewards, one for temporal-difference losses; the file's ending decides its kind."""
-    plt = _pyplot()
     groups = by_label(records)
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    figure = _new_figure()
+    panels = figure.subplots(1, 2)
     for number, (label, runs) in enumerate(groups.items()):
         color = COLORS[number % len(COLORS)]
         for panel, key in zip(panels, ("rewards", "losses"), strict=True):
@@ -38,7 +38,6 @@ def draw(records: Sequence[Record], path: pathlib.Path) -> None:
         panel.grid(alpha=0.25)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=150, format=path.suffix[1:] or "png")
-    plt.close(figure)
 
 
 def _band(panel: Any, curves: list[np.ndarray], color: str, label: str) -> None:
@@ -49,9 +48,9 @@ def _band(panel: Any, curves: list[np.ndarray], color: str, label: str) -> None:
     panel.fill_between(games, stacked.min(0), stacked.max(0), color=color, alpha=0.18, linewidth=0)
 
 
-def _pyplot() -> Any:
+def _new_figure() -> Any:
+    """Not of pyplot, which keeps figures and would change the backend of a notebook."""
     try:
-        importlib.import_module("matplotlib").use("Agg")
+        return importlib.import_module("matplotlib.figure").Figure(figsize=(11, 4.2), layout="constrained")
     except ModuleNotFoundError:
         raise MissingExtraError('Figures need matplotlib, which is not installed: pip install "torchkrr[rl]".') from None
-    return importlib.import_module("matplotlib.pyplot")

@@ -31,7 +31,7 @@ def record_path(folder: pathlib.Path, config: Config) -> pathlib.Path:
 
 
 def finished(folder: pathlib.Path, config: Config) -> Record | None:
-    """The record of this run, if it has been finished with as many episodes."""
+    """The record of this run, if this version of the library has finished it with as many episodes."""
     path = record_path(folder, config)
     if not path.exists():
         return None
@@ -40,7 +40,8 @@ def finished(folder: pathlib.Path, config: Config) -> Record | None:
         found = Config(**record["config"])
     except (ValueError, TypeError, KeyError):
         raise FileError(f"{path} is not the record of a run. Remove it, or choose another folder.") from None
-    return record if dataclasses.replace(found, checkpoint_every=config.checkpoint_every) == config else None
+    same = dataclasses.replace(found, checkpoint_every=config.checkpoint_every) == config
+    return record if same and record["versions"]["torchkrr"] == __version__ else None
 
 
 def make_record(run: Run, evaluation: list[float]) -> Record:

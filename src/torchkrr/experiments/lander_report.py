@@ -96,8 +96,7 @@ def differences(groups: dict[str, list[Record]]) -> list[str]:
         cells = []
         for measure in MEASURES.values():
             ours, theirs = ([measure(run) for run in groups[name]] for name in (label, base))
-            difference, low, high = bootstrap_difference(ours, theirs)
-            cells.append(f"{difference:+.1f} ({low:+.1f} to {high:+.1f})")
+            cells.append(_difference(ours, theirs))
         lines.append(f"| {label} | {' | '.join(cells)} |")
     times = {label: np.mean([run["seconds_per_step"] for run in runs]) for label, runs in groups.items()}
     ratios = ", ".join(f"{label} {times[label] / times[base]:.2f}" for label in others)
@@ -112,6 +111,13 @@ def write_report(folder: pathlib.Path, records: Sequence[Record], command: str) 
     with replacing(folder / "lander.md") as temporary:
         temporary.write_text(text)
     return text
+
+
+def _difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    if np.isnan([*ours, *theirs]).any():  # no evaluation was asked for
+        return ""
+    difference, low, high = bootstrap_difference(ours, theirs)
+    return f"{difference:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
 def _spread(numbers: Sequence[float]) -> str:

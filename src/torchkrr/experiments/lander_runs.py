@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Sequence
 
 from .._progress import Progress
+from .folders import made_folder
 from .lander_config import Config
 from .lander_records import Record, checkpoint_path, finished, make_record, record_path, running_mean, write_record
 from .lander_training import Episode, Report, Run
@@ -24,7 +25,7 @@ def run_all(
 
     With `seconds` no run is begun later than that, and only the records there are come back.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    made_folder(folder)
     missing = [config for config in configs if finished(folder, config) is None]
     if missing:
         jobs = [(config, folder) for config in missing]

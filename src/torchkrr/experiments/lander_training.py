@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import __version__
 from ..errors import FileError
 from .checkpoints import check_same_run, read_checkpoint, write_checkpoint
 from .lander_agent import Agent
@@ -96,6 +97,7 @@ class Run:
     def save(self) -> None:
         state = {
             "config": dataclasses.asdict(self.config),
+            "torchkrr": __version__,
             "agent": self.agent.state_dict(),
             "replay": self.replay.state_dict(),
             "moves": self.moves,
@@ -104,7 +106,9 @@ class Run:
         write_checkpoint(self.path, state)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        check_same_run(self.path, Config(**state["config"]).settings(), self.config.settings())
+        check_same_run(
+            self.path, _identity(Config(**state["config"]), state["torchkrr"]), _identity(self.config, __version__)
+        )
         if len(state["episodes"]) > self.config.episodes:
             raise FileError(
                 f"{self.path} has {len(state['episodes'])} games, more than the {self.config.episodes} asked for. "
@@ -116,11 +120,15 @@ class Run:
         self.episodes = [Episode(*fields) for fields in state["episodes"]]
 
 
-def play(agent: Agent, game: Game, seed: int, number: int, stream: int = EVALUATION) -> float:
+def play(agent: Agent, game: Game, seed: int, number: int) -> float:
     """The sum of rewards of one game without exploration."""
-    state, over, total = start(game, seed, stream, number), False, 0.0
+    state, over, total = start(game, seed, EVALUATION, number), False, 0.0
     while not over:
         state, reward, terminated, truncated = move(game, agent.best_action(state))
         total += reward
         over = terminated or truncated
     return total
+
+
+def _identity(config: Config, version: str) -> dict[str, Any]:
+    return {**config.settings(), "torchkrr": version}

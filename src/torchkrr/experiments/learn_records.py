@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import __version__
 from .checkpoints import read_checkpoint
 from .lazy import LocalReadout
 from .learn_bank import features_of
 from .learn_config import Config
 from .learn_data import Collection
 from .learn_heads import CentersHead, LinearHead
-from .learn_training import Run
+from .learn_training import Run, identity
 from .readouts import Training, quality
 from .records import Record, fingerprint, versions
 
@@ -32,11 +31,8 @@ READINGS = {
 
 
 def run_key(config: Config, data_fingerprint: str) -> str:
-    """Of all that the numbers of a run depend on; where the data lie on this machine is not a part of it."""
-    settings = {name: value for name, value in config.settings().items() if name != "dataset"}
-    if settings["weights"] not in (None, "pretrained"):
-        settings["weights"] = pathlib.Path(settings["weights"]).name
-    return fingerprint({"run": settings, "data": data_fingerprint, "torchkrr": __version__})
+    """Names a run by all that its numbers depend on."""
+    return fingerprint(identity(config, data_fingerprint))
 
 
 def checkpoint_path(folder: pathlib.Path, config: Config, key: str) -> pathlib.Path:

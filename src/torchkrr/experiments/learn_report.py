@@ -11,6 +11,7 @@ from .learn_records import READINGS
 from .learn_summary import TITLES, Cell, differences, mean, summarize
 from .pages import figure_tag, filled, write_page
 from .records import Record
+from .text_tables import aligned
 
 Rows = list[list[str]]
 
@@ -59,13 +60,7 @@ def cost_rows(cells: Sequence[Cell]) -> Rows:
 
 
 def text_table(cells: Sequence[Cell]) -> str:
-    rows = accuracy_rows(cells)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for first, *others in rows:
-        shown = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *shown]))
-    return "\n".join(lines)
+    return aligned(accuracy_rows(cells))
 
 
 def described(records: Sequence[Record]) -> str:

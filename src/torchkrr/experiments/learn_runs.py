@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .._progress import Progress
-from ..errors import FileError, InputError
+from ..errors import InputError
+from .folders import made_folder
 from .learn_board import Board
 from .learn_config import HEADS, Config, Head
 from .learn_data import open_collection
@@ -68,7 +69,7 @@ def run_all(
     progress: bool = False,
 ) -> Outcome:
     """Runs that are recorded are not repeated, those that were begun go on; then everything is summed up."""
-    folder = _folder(pathlib.Path(out))
+    folder = made_folder(out)
     data = open_collection(configs[0].dataset)
     records = Records(folder / "records.jsonl")
     keys = [run_key(config, data.fingerprint) for config in configs]
@@ -98,7 +99,9 @@ def run_one(job: Job, say: Say | None = None) -> Record:
     for name in ("checkpoints", "models"):
         (job.folder / name).mkdir(exist_ok=True)
     run = Run(config, open_collection(config.dataset), checkpoint_path(job.folder, config, job.key))
-    with Board(job.folder / "tensorboard" / config.label, shown=config.tensorboard, begun=len(run.epochs)) as board:
+    with Board(
+        job.folder / "tensorboard" / f"{config.label}-{job.key[:8]}", shown=config.tensorboard, begun=len(run.epochs)
+    ) as board:
         shown = 0
 
         def report(number: int, epoch: Epoch) -> None:
@@ -113,11 +116,3 @@ def run_one(job: Job, say: Say | None = None) -> Record:
         if say is not None:
             say(config.epochs - shown, f"{config.label}: evaluating")
     return finish(run, job.key, job.folder)
-
-
-def _folder(folder: pathlib.Path) -> pathlib.Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"Cannot make the folder {folder}: {error.strerror or error}. Name another with --out.") from error
-    return folder

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import __version__
 from ..errors import KernelRidgeError
 from .checkpoints import check_same_run, read_checkpoint, write_checkpoint
 from .learn_bank import MemoryBank, features_of
@@ -28,6 +29,7 @@ from .learn_networks import cut_network
 from .learn_optimizer import anneal, make_optimizer
 from .readouts import Quality, quality
 from .subsamples import stratified_order
+from .weight_files import file_hash
 
 STREAMS = 1_000_003  # seeds of epochs lie this far apart for neighboring seeds of runs
 
@@ -150,6 +152,7 @@ class Run:
     def save(self) -> None:
         state = {
             "config": dataclasses.asdict(self.config),
+            "identity": identity(self.config, self.data.fingerprint),
             "weights": self._weights(),
             "optimizer": self.optimizer.state_dict(),
             "epochs": [dataclasses.astuple(epoch) for epoch in self.epochs],
@@ -159,12 +162,20 @@ class Run:
         write_checkpoint(self.path, state)
 
     def save_model(self, path: pathlib.Path) -> None:
-        """The weights as they are, with the configuration: what `load_model` reads."""
+        """The weights as they are, with the configuration: what `learn_records.reopen` reads."""
         write_checkpoint(path, {"config": dataclasses.asdict(self.config), "weights": self._weights()})
 
     def _restore(self, state: dict[str, Any]) -> None:
-        check_same_run(self.path, Config(**state["config"]).settings(), self.config.settings())
+        check_same_run(self.path, state["identity"], identity(self.config, self.data.fingerprint))
         self.load_weights(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.epochs = [Epoch(*fields) for fields in state["epochs"]]
         self.best, self.best_state = state["best"], state["best_weights"]
+
+
+def identity(config: Config, data_fingerprint: str) -> dict[str, Any]:
+    """All that the numbers of a run depend on: contents of files, not where they lie on this machine."""
+    settings = {**config.settings(), "dataset": data_fingerprint, "torchkrr": __version__}
+    if config.weights not in (None, "pretrained"):
+        settings["weights"] = file_hash(config.weights)
+    return settings

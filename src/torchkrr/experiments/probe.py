@@ -10,6 +10,7 @@ import pathlib
 from typing import NamedTuple
 
 from ..errors import InputError
+from .folders import made_folder
 from .probe_config import ProbeConfig
 from .probe_figure import write_depths_figure
 from .probe_inputs import ProbeInputs, read_probe_inputs
@@ -17,7 +18,6 @@ from .probe_report import About, write_probe_report
 from .probe_runs import probe_depths
 from .probe_summary import DepthCell, summarize_depths
 from .records import Record, Records
-from .transfer import made_folder
 
 WRITTEN = ("records.jsonl", "figure.png", "report.html")
 

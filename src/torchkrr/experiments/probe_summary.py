@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from .records import Record
 from .summary import Cell, percent, summarize
+from .text_tables import aligned
 
 
 class DepthCell(NamedTuple):
@@ -118,9 +119,4 @@ def _text_table(grid: Grid) -> str:
     rows += [["features", *(str(column.num_features) for column in grid.columns)]]
     rows += [[title, *map(accuracy_text, row)] for title, row in grid.rows.items()]
     rows += [[f"indicator of {title}", *map(indicator_text, row)] for title, row in grid.indicators().items()]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
-    return "\n".join([f"accuracy in % with {grid.size:,} training examples{seeds}", *lines])
+    return f"accuracy in % with {grid.size:,} training examples{seeds}\n{aligned(rows)}"

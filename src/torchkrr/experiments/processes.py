@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from .._progress import Progress
+from .._threads import set_threads
 from ..errors import KernelRidgeError
 
 WAIT = 0.2  # seconds between looks at the processes
@@ -96,7 +95,7 @@ def _drain(messages: Any, bar: Progress, finished: Callable[[Any], None] | None)
 
 def _work(work: Callable[[Any, Say], Any], job: Any, messages: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one decides
-    torch.set_num_threads(1)
+    set_threads(1)
     parent = multiprocessing.parent_process()
 
     def say(steps: int, note: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .records import Record
+from .text_tables import aligned
 
 
 class Cell(NamedTuple):
@@ -49,12 +50,7 @@ def text_table(cells: Sequence[Cell]) -> str:
         last = next((cell for cell in reversed(shown) if cell is not None), None)
         times = ["", ""] if last is None else [f"{last.fit:.2f} s", f"{last.predict:.2f} s"]
         rows.append([title, *(percent(cell) for cell in shown), *times])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
-    return "\n".join(lines)
+    return aligned(rows)
 
 
 def percent(cell: Cell | None) -> str:

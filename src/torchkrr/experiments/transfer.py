@@ -21,6 +21,7 @@ from ..errors import FileError, InputError
 from ..nn import LocalKernelRidge
 from .config import Config
 from .figures import write_figure
+from .folders import made_folder
 from .heads import Head, read_head, write_head
 from .inputs import Inputs, read_inputs
 from .lazy import PlannedReadout
@@ -107,7 +108,10 @@ def _finished(
 
 
 def cases(config: Config, count: int) -> Iterator[Case]:
-    """Small budgets first; a single seed for all labels, where seeds could not differ."""
+    """Small budgets first; a single seed for all labels, where subsamples cannot differ.
+
+    Trained heads still depend on their seed there, which is not measured.
+    """
     for budget in config.budgets_of(count):
         for seed in range(config.seeds if budget < count else 1):
             for readout in config.readouts:
@@ -218,13 +222,3 @@ def _training(case: Case, inputs: Inputs, part: slice = slice(None)) -> Training
 
 def _settings(readout: str) -> dict[str, Any]:
     return asdict(readout_named(readout).readout)  # type: ignore[call-overload, no-any-return]
-
-
-def made_folder(path: str) -> pathlib.Path:
-    """The folder for results, made if it is not there."""
-    folder = pathlib.Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"Cannot make the folder {folder}: {error.strerror or error}. Name another with --out.") from error
-    return folder

@@ -69,6 +69,15 @@ def load_weights(network: nn.Module, path: str | os.PathLike[str], *, head: str 
     return part
 
 
+def file_hash(path: str | os.PathLike[str]) -> str:
+    """Of the contents of a file of weights."""
+    where = pathlib.Path(path)
+    if not where.is_file():
+        raise FileError(f"The weights {path} are not there. Give a file that ends in {', '.join(ENDINGS)}.")
+    with where.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def weights_hash(network: nn.Module) -> str:
     """A hash of every tensor of a network, with its name and shape."""
     digest = hashlib.sha256()

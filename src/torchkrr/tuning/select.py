@@ -20,7 +20,7 @@ from ..functional.local import Trend, local_path
 from ..kernels import Exponential, Gaussian, Kernel, Matern32, Matern52, check_kernel
 from ..neighbors import nearest
 from ..transforms import Compose, MeanDistance, Standardize, StandardMean
-from .leave_one_out import check_data, sample_rows
+from .leave_one_out import check_data, shuffled_rows
 from .scores import Loss, best_temperature, check_loss, in_given_units, score, unit_of
 from .selection import Selection, Trial
 
@@ -100,7 +100,7 @@ def select(
     factors = _grid("lengthscales", lengthscales, LENGTHSCALES)
     ridges = _grid("ridges", ridges, RIDGES, zero=True)
     counts = _neighbor_grid(num_neighbors, len(centers) - 1)
-    rows = sample_rows(len(centers), num_samples, seed, centers.device)
+    rows = shuffled_rows(len(centers), num_samples, seed, centers.device)
     few = rows[:SCREEN_ROWS]
     screen_counts = _up_to(counts, SCREEN_NEIGHBORS)
     judge = _Judge(centers.detach(), values.detach(), _kernels(kernels), rows, trend, loss, delta)
