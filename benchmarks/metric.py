@@ -62,7 +62,7 @@ def report(records: list[harness.Record]) -> str:
         "Test RMSE in units of the target's standard deviation, split 0. Made by",
         "`python -m benchmarks.metric --data FOLDER`; records and machine in `metric.jsonl`.",
         "",
-        "| table | rows | features | RMSE, select | RMSE, tune | asked for | kernel | M | seconds, select | seconds, tune |",
+        "| table | rows | features | RMSE, select | RMSE, tune | target | kernel | M | seconds, select | seconds, tune |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in TARGETS:

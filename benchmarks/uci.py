@@ -110,7 +110,7 @@ def report(records: list[harness.Record]) -> str:
 
 
 def verdict(found: Table, tables: list[str], sizes: dict[str, tuple[int, int]]) -> list[str]:
-    """What was asked for, and what was measured."""
+    """Targets, and what was measured."""
 
     def compared(other: str, factor: float, key: str = "rmse", names: list[str] | None = None) -> str:
         names = [name for name in (tables if names is None else names) if (name, other) in found]
@@ -119,9 +119,9 @@ def verdict(found: Table, tables: list[str], sizes: dict[str, tuple[int, int]]) 
 
     large = [name for name in tables if sizes[name][0] > 10_000]
     return [
-        "## Asked and measured",
+        "## Targets",
         "",
-        "| asked | measured |",
+        "| target | measured |",
         "|---|---|",
         f"| RMSE at most LightGBM's on 8 of 10 | {compared('LightGBM', 1.0)} |",
         f"| RMSE at most XGBoost's | {compared('XGBoost', 1.0)} |",
