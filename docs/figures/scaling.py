@@ -1,6 +1,6 @@
 """How time grows with queries, centers and neighbors, from recorded runs.
 
-python docs/figures/scaling.py        # the records come from: make bench, make bench-tuning DATA=FOLDER
+python docs/figures/scaling.py        # the records come from: make bench
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from style import BLUE, DOCS, GRAY, INK, ORANGE, save
 
 RESULTS = DOCS.parent / "benchmarks" / "results"
 COLORS = {"end to end": INK, "search": ORANGE, "solve": BLUE}
-NEIGHBORS = (5, 10, 20, 50, 100, 200)
 
 Record = dict[str, Any]
 
@@ -50,13 +49,13 @@ def main() -> None:
         curves = {name: [record["seconds"][name] for record in chosen] for name in COLORS}
         powers[varied] = draw(axes, [record[varied] for record in chosen], curves, 1)
         axes.set(xlabel=varied, ylabel="seconds", title=f"{value:,} {fixed}, 100 neighbors")
-    kin40k = [record for record in read("sensitivity.jsonl") if record.get("table") == "kin40k"]
-    exponential = min((record for record in kin40k if record["profile"] == "Exponential"), key=lambda r: r["rmse_100"])
-    curves = {name: [exponential[f"{name}_us_{count}"] for count in NEIGHBORS] for name in ("search", "solve")}
-    powers["neighbors"] = draw(row[2], list(NEIGHBORS), curves, 2)
-    powers["neighbors"]["solve, last doubling"] = power(list(NEIGHBORS[-2:]), curves["solve"][-2:])
-    row[2].set(xlabel="neighbors", ylabel="microseconds per query", title="kin40k: 36,000 centers of 8 features")
-    records = ["benchmarks/results/core.jsonl", "benchmarks/results/sensitivity.jsonl"]
+    stages = [record for record in read("peers.jsonl") if record["case"].startswith("stages") and record["features"] == 32]
+    neighbors = [record["neighbors"] for record in stages]
+    curves = {name: [record["microseconds"][name] for record in stages] for name in ("search", "solve")}
+    powers["neighbors"] = draw(row[2], neighbors, curves, 2)
+    powers["neighbors"]["solve, last doubling"] = power(neighbors[-2:], curves["solve"][-2:])
+    row[2].set(xlabel="neighbors", ylabel="microseconds per query", title="20,000 centers of 32 features")
+    records = ["benchmarks/results/core.jsonl", "benchmarks/results/peers.jsonl"]
     save(figure, "scaling", {"records": records, "powers": powers})
 
 
