@@ -71,6 +71,7 @@ def against_features(panel: Axes, found: list[Record], key: str) -> None:
         )
         ends.append((times[-1], name, color))
     panel.set(xscale="log", yscale="log", xlabel="features D")
+    panel.margins(y=0.1)  # room for the names
     panel.set_xticks(features, [str(value) for value in features])
     panel.minorticks_off()
     panel.set_xlim(features[0] / 1.2, features[-1] * (features[-1] / features[0]) ** 0.62)
