@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 
 DATA ?= uci
 
-.PHONY: demo test lint types unit without-compiler package wheels bench bench-tuning bench-uci lander lander-study learn figures docs clean
+.PHONY: demo test lint types unit without-compiler package wheels bench bench-tuning bench-uci transfer probe lander lander-study learn figures docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/torchkrr transfer --dataset digits --backbone digits --budgets 30,100,300,all --seeds 3 --out runs/demo
@@ -63,6 +63,25 @@ bench-uci: $(INSTALLED)
 	$(BIN)/python -m benchmarks.uci --data $(DATA) --out benchmarks/results
 	$(BIN)/python -m benchmarks.table_cost --out benchmarks/results
 
+# Heads on a frozen backbone, CIFAR-10: an hour and a half with the features; WEIGHTS is a folder of weight files. Goes on where it was.
+transfer: $(INSTALLED)
+	$(BIN)/torchkrr transfer --dataset cifar10 --backbone tf_efficientnet_lite0 --weights $(WEIGHTS)/tf_efficientnet_lite0.imagenet.safetensors \
+		--size 160 --budgets 100,300,1000,3000,10000,all --out runs/transfer-cifar10
+	cp runs/transfer-cifar10/report.md docs/results/transfer-cifar10.md
+	cp runs/transfer-cifar10/records.jsonl docs/results/transfer-cifar10.jsonl
+	cp runs/transfer-cifar10/figure.png docs/images/transfer-cifar10.png
+
+# Probing two frozen networks at five depths; goes on where it was.
+probe: $(INSTALLED)
+	$(BIN)/torchkrr probe --dataset cifar10 --backbone vgg16 --weights $(WEIGHTS)/vgg16_features.imagenet.fp16.safetensors --size 64 \
+		--train-limit 10000 --out runs/probe-vgg16
+	$(BIN)/torchkrr probe --dataset cifar10 --backbone tf_efficientnet_lite0 --weights $(WEIGHTS)/tf_efficientnet_lite0.imagenet.safetensors \
+		--size 96 --out runs/probe-lite0
+	for name in vgg16 lite0; do cp runs/probe-$$name/report.md docs/results/probe-$$name.md; \
+		cp runs/probe-$$name/records.jsonl docs/results/probe-$$name.jsonl; done
+	cp runs/probe-vgg16/figure.png docs/images/probe-vgg16.png
+	cp runs/probe-lite0/figure.png docs/images/probe-lite0.png
+
 # Ten runs of the reinforcement learning experiment, one thread each; then its study of variants. Both go on where they were.
 lander: $(INSTALLED)
 	$(BIN)/torchkrr lander --environment CartPole-v1 --episodes 300 --seeds 1 --out runs/cartpole
@@ -80,7 +99,9 @@ learn: $(INSTALLED)
 		$(BIN)/torchkrr learn --dataset cifar10 --network $$network --samples 1000 --seeds 5 --out runs/learn-$$network || exit 1; \
 		cp runs/learn-$$network/report.md docs/results/learn-$$network.md; \
 		cp runs/learn-$$network/records.jsonl docs/results/learn-$$network.jsonl; \
-		cp runs/learn-$$network/figure.png docs/images/learn-$$network.png; done
+		done
+	cp runs/learn-vgg-small/figure.png docs/images/learn-vgg-small.png
+	cp runs/learn-vit-small/figure.png docs/images/learn-vit-small.png
 
 # Every picture and number of the documentation.
 figures: $(INSTALLED)

@@ -43,7 +43,7 @@ def outcome(data, tmp_path_factory):
 
 
 def test_a_run_leaves_everything_at_every_depth(outcome):
-    assert set(os.listdir(outcome.out)) == {"records.jsonl", "figure.png", "report.html", "features"}
+    assert set(os.listdir(outcome.out)) == {"records.jsonl", "figure.png", "report.html", "report.md", "features"}
     assert len(outcome.records) == 5 * (2 + 1) * 2  # depths, runs of the two sizes, readouts
     assert [cell.layer for cell in outcome.cells[::4]] == LAYERS
     assert [(cell.cell.budget, cell.cell.num_seeds) for cell in outcome.cells[:2]] == [(60, 2), (200, 1)]
@@ -187,6 +187,12 @@ def test_the_command_prints_a_table(data, outcome, tmp_path, capsys):
     assert "accuracy in % with 60 training examples, means of 2 subsamples" in printed
     assert re.search(r"last layer +top +top\.0 +middle +middle\.0 +stem\n", printed)
     assert str(tmp_path / "report.html") in printed
+    text = (tmp_path / "report.md").read_text()
+    assert (
+        f"Made by `torchkrr probe --dataset {data.name} --backbone digits --sizes 60,all --seeds 2 --readouts sk,knn`"
+        in text
+    )
+    assert all(f"{100 * cell.cell.accuracy:.1f}" in text for cell in outcome.cells)
     assert main([*given, "--layers", "stem,tip"]) == 1
     assert "has no layer 'tip'" in capsys.readouterr().err
 

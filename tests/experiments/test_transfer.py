@@ -22,7 +22,7 @@ from torchkrr.experiments.records import read_records
 from torchkrr.experiments.selecting import Search
 
 QUICK = Search(kernels=("exponential",), lengthscales=(1.0,), ridges=(1e-2,), num_neighbors=(10, 20), rows=60)
-FILES = {"records.jsonl", "figure.png", "report.html", "head.safetensors"}
+FILES = {"records.jsonl", "figure.png", "report.html", "report.md", "head.safetensors"}
 
 
 @pytest.fixture(autouse=True)
@@ -147,6 +147,10 @@ def test_the_command_prints_a_table(tmp_path, capsys):
     ]
     assert found["reused"] == found["records"] == 4
     assert str(pathlib.Path(out) / "report.html") in found["written"]
+    text = (out / "report.md").read_text()
+    assert "Made by `torchkrr transfer --dataset some.npz --budgets 50,all --seeds 1 --readouts sk,knn`" in text
+    assert all(f"{100 * cell['accuracy']:.1f}" in text for cell in found["results"])
+    assert str(tmp_path) not in text
 
 
 @pytest.mark.parametrize(

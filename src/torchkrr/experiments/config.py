@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import shlex
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 from ..errors import InputError
 from ..models.pooling import Pooling
@@ -29,6 +32,11 @@ class Config:
         test_share, split_seed: of the test part, where the data do not bring their own.
         random_weights: an untrained backbone, for tests.
     """
+
+    NAME: ClassVar[str] = "transfer"
+    OPTIONS: ClassVar[dict[str, str]] = {}  # of fields whose option has another name
+    # Not said in `command`: numbers do not depend on them, or they have no option.
+    UNSAID: ClassVar[tuple[str, ...]] = ("out", "cache", "batch_size", "device", "split_seed")
 
     dataset: str = "digits"
     backbone: str | None = None
@@ -60,6 +68,22 @@ class Config:
         """The name of the backbone."""
         return self.backbone or ("digits" if self.dataset == "digits" else "resnet18")
 
+    @property
+    def command(self) -> str:
+        """What makes the same numbers on the command line, wherever files lie.
+
+        Example:
+            >>> Config(dataset="/data/photos", budgets=(100, None)).command
+            'torchkrr transfer --dataset photos --budgets 100,all'
+        """
+        parts = [f"torchkrr {self.NAME}"]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in self.UNSAID and value != field.default:
+                option = self.OPTIONS.get(field.name, f"--{field.name.replace('_', '-')}")
+                parts.append(option if value is True else f"{option} {_said(field.name, value)}")
+        return " ".join(parts)
+
     def budgets_of(self, count: int) -> list[int]:
         """The budgets, ascending; those of `count` labels and more are all of them.
 
@@ -68,3 +92,9 @@ class Config:
             [100, 500]
         """
         return sorted({count if budget is None else min(budget, count) for budget in self.budgets})
+
+
+def _said(name: str, value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join("all" if part is None else str(part) for part in value)
+    return shlex.quote(os.path.basename(value.rstrip("/")) if name in ("dataset", "weights") else str(value))

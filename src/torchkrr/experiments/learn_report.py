@@ -11,7 +11,7 @@ from .learn_records import READINGS
 from .learn_summary import TITLES, Cell, differences, mean, summarize
 from .pages import figure_tag, filled, write_page
 from .records import Record
-from .text_tables import aligned
+from .text_tables import aligned, markdown_page, markdown_table
 
 Rows = list[list[str]]
 
@@ -92,20 +92,21 @@ def who_wins(cells: Sequence[Cell]) -> str:
 def markdown(records: Sequence[Record], command: str) -> str:
     cells = summarize(records)
     parts = [
-        f"# Learning with probes: {records[0]['network']} on {records[0]['dataset']}",
-        f"Made by `{command}`; records in `records.jsonl`.",
         described(records) + ".",
         who_wins(cells),
-        _markdown_table(accuracy_rows(cells)),
+        markdown_table(accuracy_rows(cells)),
         ACCURACY_NOTE,
         "## The same networks, read otherwise",
-        _markdown_table(reading_rows(cells)),
+        markdown_table(reading_rows(cells)),
         "## Cost",
-        _markdown_table(cost_rows(cells)),
+        markdown_table(cost_rows(cells)),
         COST_NOTE,
-        "Versions: " + ", ".join(f"{name} {version}" for name, version in records[0]["versions"].items()) + ".",
     ]
-    return "\n\n".join(parts) + "\n"
+    return markdown_page(_title(records), command, records[0]["versions"], parts)
+
+
+def _title(records: Sequence[Record]) -> str:
+    return f"Learning with probes: {records[0]['network']} on {records[0]['dataset']}"
 
 
 def page(records: Sequence[Record], command: str) -> str:
@@ -113,7 +114,7 @@ def page(records: Sequence[Record], command: str) -> str:
     settings = {"command": command, "config": records[0]["config"], "versions": records[0]["versions"]}
     return filled(
         "learn.html",
-        title=f"Learning with probes: {records[0]['network']} on {records[0]['dataset']}",
+        title=_title(records),
         data=described(records),
         result=html.escape(who_wins(cells)),
         accuracies=_html_table(accuracy_rows(cells)),
@@ -143,11 +144,6 @@ def _range(numbers: Sequence[float], sign: str) -> str:
     if len(numbers) == 1:
         return shown
     return f"{shown} ({100 * min(numbers):{sign}.1f} to {100 * max(numbers):{sign}.1f})"
-
-
-def _markdown_table(rows: Rows) -> str:
-    first, *others = (f"| {' | '.join(row)} |" for row in rows)
-    return "\n".join([first, "|---" * len(rows[0]) + "|", *others])
 
 
 def _html_table(rows: Rows) -> str:

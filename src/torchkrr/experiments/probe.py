@@ -11,15 +11,16 @@ from typing import NamedTuple
 
 from ..errors import InputError
 from .folders import made_folder
+from .pages import write_page
 from .probe_config import ProbeConfig
 from .probe_figure import write_depths_figure
 from .probe_inputs import ProbeInputs, read_probe_inputs
-from .probe_report import About, write_probe_report
+from .probe_report import About, probe_markdown, write_probe_report
 from .probe_runs import probe_depths
 from .probe_summary import DepthCell, summarize_depths
 from .records import Record, Records
 
-WRITTEN = ("records.jsonl", "figure.png", "report.html")
+WRITTEN = ("records.jsonl", "figure.png", "report.html", "report.md")
 
 
 class ProbeOutcome(NamedTuple):
@@ -52,4 +53,5 @@ def run(config: ProbeConfig, *, progress: bool = False) -> ProbeOutcome:
     write_depths_figure(out / "figure.png", cells)
     about = About(f"{inputs.name}: {config.network} at depth", inputs.described, str(config.pooling))
     write_probe_report(out / "report.html", about, found, cells)
+    write_page(out / "report.md", probe_markdown(about, found, cells, config.command))
     return ProbeOutcome(inputs, found, cells, reused, out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..errors import InputError
 from .config import Config
@@ -20,6 +21,9 @@ class ProbeConfig(Config):
             not computed.
         others: see `Config`. `layer` stays `None`.
     """
+
+    NAME: ClassVar[str] = "probe"
+    OPTIONS: ClassVar[dict[str, str]] = {"budgets": "--sizes"}
 
     budgets: tuple[int | None, ...] = (1000, None)
     readouts: tuple[str, ...] = ("sk", "sk-select", "linear", "knn")

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from .pages import figure_tag, filled, write_page
 from .probe_figure import draw_depths
-from .probe_summary import DepthCell, Grid, accuracy_text, findings, grids, indicator_text
+from .probe_summary import DepthCell, Grid, accuracy_text, findings, grid_rows, grid_title, grids, indicator_text
 from .records import Record
+from .text_tables import markdown_page, markdown_table
 
 
 class About(NamedTuple):
@@ -40,6 +41,16 @@ def probe_page(about: About, records: Sequence[Record], cells: Sequence[DepthCel
         cost=html.escape(_cost(records)),
         settings=_settings(records),
     )
+
+
+def probe_markdown(about: About, records: Sequence[Record], cells: Sequence[DepthCell], command: str) -> str:
+    """The tables of the page, for people who read text."""
+    parts = [about.data + ".", f"Maps and tokens become vectors by pooling: {about.pooling}."]
+    for grid in grids(cells):
+        title = grid_title(grid)
+        parts += [f"## {title[0].upper()}{title[1:]}", markdown_table(grid_rows(grid))]
+    parts += [" ".join(findings(cells)), _cost(records)]
+    return markdown_page(about.title, command, records[-1]["versions"], parts)
 
 
 def html_tables(cells: Sequence[DepthCell]) -> str:

@@ -113,10 +113,18 @@ def _stages(count: int) -> str:
 
 
 def _text_table(grid: Grid) -> str:
+    return f"{grid_title(grid)}\n{aligned(grid_rows(grid))}"
+
+
+def grid_title(grid: Grid) -> str:
     seeds = f", means of {grid.num_seeds} subsamples" if grid.num_seeds > 1 else ""
+    return f"accuracy in % with {grid.size:,} training examples{seeds}"
+
+
+def grid_rows(grid: Grid) -> list[list[str]]:
+    """A head, layers and features, then a row for each readout, and its indicator if it has one."""
     rows = [["stages discarded", *(str(column.discarded) for column in grid.columns)]]
     rows += [["last layer", *(column.layer for column in grid.columns)]]
     rows += [["features", *(str(column.num_features) for column in grid.columns)]]
     rows += [[title, *map(accuracy_text, row)] for title, row in grid.rows.items()]
-    rows += [[f"indicator of {title}", *map(indicator_text, row)] for title, row in grid.indicators().items()]
-    return f"accuracy in % with {grid.size:,} training examples{seeds}\n{aligned(rows)}"
+    return rows + [[f"indicator of {title}", *map(indicator_text, row)] for title, row in grid.indicators().items()]

@@ -17,7 +17,8 @@ from .pages import figure_tag, filled, write_page
 from .pictures import Pictures
 from .records import Record
 from .subsamples import budget_rows
-from .summary import Cell, percent, summarize
+from .summary import Cell, accuracy_rows, percent, second_rows, summarize
+from .text_tables import markdown_page, markdown_table
 from .thumbnails import data_uri
 
 MOST_CLASSES = 20  # of a matrix that can be read
@@ -34,7 +35,7 @@ def page(inputs: Inputs, records: Sequence[Record], head: Head, examined: Examin
     groups = examined.groups
     return filled(
         "report.html",
-        title=f"{inputs.name}: heads on frozen features",
+        title=_title(inputs),
         data=inputs.described,
         result=html.escape(_result(cells, examined, len(inputs.test.labels))),
         table=_table(cells),
@@ -46,6 +47,22 @@ def page(inputs: Inputs, records: Sequence[Record], head: Head, examined: Examin
         mistakes=_mistakes(examined, inputs, head),
         settings=_settings(records),
     )
+
+
+def markdown(inputs: Inputs, records: Sequence[Record], command: str) -> str:
+    """The tables of the page, for people who read text."""
+    cells = summarize(records)
+    parts = [
+        inputs.described + ".",
+        markdown_table(accuracy_rows(cells)),
+        _errors(cells),
+        markdown_table(second_rows(cells)),
+    ]
+    return markdown_page(_title(inputs), command, records[-1]["versions"], [part for part in parts if part])
+
+
+def _title(inputs: Inputs) -> str:
+    return f"{inputs.name}: heads on frozen features"
 
 
 def _result(cells: Sequence[Cell], examined: Examination, num_test: int) -> str:
@@ -82,9 +99,13 @@ def _table(cells: Sequence[Cell]) -> str:
 
 
 def _table_note(cells: Sequence[Cell]) -> str:
+    return " ".join(("Log-loss and seconds are those of the largest budget; bold is the best.", _errors(cells))).rstrip()
+
+
+def _errors(cells: Sequence[Cell]) -> str:
     seeds = max(cell.num_seeds for cell in cells)
-    errors = f" Means over {seeds} subsamples with their standard errors; bold is the best." if seeds > 1 else ""
-    return f"Log-loss and seconds are those of the largest budget.{errors} Subsamples are stratified and the same for all."
+    means = f"Means over {seeds} subsamples with their standard errors. " if seeds > 1 else ""
+    return f"{means}Subsamples are stratified and the same for all."
 
 
 def _draw_groups(groups: Sequence[Group], look: Look) -> Any:

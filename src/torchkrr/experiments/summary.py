@@ -41,16 +41,43 @@ def summarize(records: Sequence[Record]) -> list[Cell]:
 
 def text_table(cells: Sequence[Cell]) -> str:
     """Accuracies in percent with their standard errors, a column for each budget, and the seconds of the largest."""
-    budgets = sorted({cell.budget for cell in cells})
+    head, *rows = accuracy_rows(cells)
+    shown = [[*head, "fit", "predict"]]
+    for row, own in zip(rows, _by_readout(cells).values(), strict=True):
+        last = next(cell for cell in reversed(own) if cell is not None)
+        shown.append([*row, f"{last.fit:.2f} s", f"{last.predict:.2f} s"])
+    return aligned(shown)
+
+
+def accuracy_rows(cells: Sequence[Cell]) -> list[list[str]]:
+    """A head, then a row for each readout with its accuracies in percent."""
+    rows = [[own[0], *map(percent, own[1])] for own in _titled(cells)]
+    return [["accuracy in %", *(f"{budget:,} labels" for budget in _budgets(cells))], *rows]
+
+
+def second_rows(cells: Sequence[Cell]) -> list[list[str]]:
+    """The same of the seconds to fit and to predict."""
+    rows = [
+        [title, *("" if cell is None else f"{cell.fit:.2f} + {cell.predict:.2f}" for cell in own)]
+        for title, own in _titled(cells)
+    ]
+    return [["seconds, fit + predict", *(f"{budget:,} labels" for budget in _budgets(cells))], *rows]
+
+
+def _budgets(cells: Sequence[Cell]) -> list[int]:
+    return sorted({cell.budget for cell in cells})
+
+
+def _by_readout(cells: Sequence[Cell]) -> dict[str, list[Cell | None]]:
+    """Of each readout, its cells by ascending budget."""
     found = {(cell.readout, cell.budget): cell for cell in cells}
+    readouts = dict.fromkeys(cell.readout for cell in cells)
+    return {readout: [found.get((readout, budget)) for budget in _budgets(cells)] for readout in readouts}
+
+
+def _titled(cells: Sequence[Cell]) -> list[tuple[str, list[Cell | None]]]:
     titles = {cell.readout: cell.title for cell in cells}
-    rows = [["accuracy in %", *(f"{budget:,} labels" for budget in budgets), "fit", "predict"]]
-    for readout, title in titles.items():
-        shown = [found.get((readout, budget)) for budget in budgets]
-        last = next((cell for cell in reversed(shown) if cell is not None), None)
-        times = ["", ""] if last is None else [f"{last.fit:.2f} s", f"{last.predict:.2f} s"]
-        rows.append([title, *(percent(cell) for cell in shown), *times])
-    return aligned(rows)
+    return [(titles[readout], own) for readout, own in _by_readout(cells).items()]
 
 
 def percent(cell: Cell | None) -> str:

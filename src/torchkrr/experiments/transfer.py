@@ -26,14 +26,15 @@ from .heads import Head, read_head, write_head
 from .inputs import Inputs, read_inputs
 from .lazy import PlannedReadout
 from .lineup import SELECTED, readout_named
+from .pages import write_page
 from .readouts import Fitted, Quality, Training, quality
 from .records import Record, Records, fingerprint, versions
-from .report import write_report
+from .report import markdown, write_report
 from .sharded import fit_sharded, whole
 from .subsamples import budget_rows
 from .summary import Cell, summarize
 
-WRITTEN = ("records.jsonl", "figure.png", "report.html", "head.safetensors")
+WRITTEN = ("records.jsonl", "figure.png", "report.html", "report.md", "head.safetensors")
 
 
 class Outcome(NamedTuple):
@@ -104,6 +105,7 @@ def _finished(
     cells = summarize(found)
     write_figure(out / "figure.png", cells)
     write_report(out / "report.html", inputs, found, head)
+    write_page(out / "report.md", markdown(inputs, found, config.command))
     return Outcome(inputs, found, cells, reused, head, out)
 
 
