@@ -100,7 +100,8 @@ class LogisticRegression:
 def _logits(model: Any, features: np.ndarray[Any, Any], num_classes: int) -> np.ndarray[Any, Any]:
     """Logarithms of probabilities `(Q, C)`, also for classes that were not among the training rows."""
     found = np.full((len(features), num_classes), -1e9, dtype=features.dtype)
-    found[:, model.classes_] = model.predict_log_proba(features)
+    with np.errstate(divide="ignore"):  # a probability may round to zero
+        found[:, model.classes_] = model.predict_log_proba(features)
     return np.maximum(found, -1e9)
 
 
