@@ -13,6 +13,7 @@ import pytest
 import torch
 from tests.experiments.labelled import write_features
 
+from torchkrr._threads import threads
 from torchkrr.cli import main
 from torchkrr.errors import FileError, InputError
 from torchkrr.experiments.checkpoints import read_checkpoint
@@ -187,11 +188,12 @@ def test_a_command_that_was_stopped_goes_on_to_the_same_numbers(tmp_path, digits
     assert 0 < len(begun["epochs"]) < 300
     # Going on in this process, to a near end.
     config = Config(**{**begun["config"], "epochs": 300})
-    resumed, whole = Run(config, digits, checkpoint), Run(config, digits, tmp_path / "whole.pt")
-    for _ in range(3):
-        resumed.epochs.append(resumed._epoch(len(resumed.epochs)))
-    while len(whole.epochs) < len(resumed.epochs):
-        whole.epochs.append(whole._epoch(len(whole.epochs)))
+    with threads(1 if how == signal.SIGKILL else torch.get_num_threads()):  # as many as it had: sums depend on that
+        resumed, whole = Run(config, digits, checkpoint), Run(config, digits, tmp_path / "whole.pt")
+        for _ in range(3):
+            resumed.epochs.append(resumed._epoch(len(resumed.epochs)))
+        while len(whole.epochs) < len(resumed.epochs):
+            whole.epochs.append(whole._epoch(len(whole.epochs)))
     assert [epoch.loss for epoch in whole.epochs] == [epoch.loss for epoch in resumed.epochs]
     torch.testing.assert_close(resumed._weights(), whole._weights(), rtol=0, atol=0)
 
