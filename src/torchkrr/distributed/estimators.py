@@ -138,10 +138,11 @@ class ShardedSolved:
         shares = even_shards(len(which), self.wire.size)
         asked = which[shares.own(self.wire.rank)]
         rows, positions = torch.unique(asked, return_inverse=True)
-        (points,) = fetch(route_to(rows, self.shards, self.wire), self.points)
+        tensors = (self.points,) if self.ridges is None else (self.points, self.ridges)
+        points, *ridges = fetch(route_to(rows, self.shards, self.wire), *tensors)
         mean, power, _ = self._solve(points[positions], "mean", exclude=asked)
-        mean, power = (self.wire.gather(part, list(shares.sizes), "left out") for part in (mean, power))
-        return Found(mean, power.double().square() + self.ridge)
+        variance = power.double().square() + (ridges[0][positions] if ridges else self.ridge)
+        return Found(*(self.wire.gather(part, list(shares.sizes), "left out") for part in (mean, variance)))
 
     def _solve(self, query: Tensor, kind: Kind, exclude: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         query = query.to(self.dtype)

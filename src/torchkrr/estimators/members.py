@@ -37,7 +37,7 @@ class Member(NamedTuple):
 
 class Found(NamedTuple):
     mean: Tensor  # (Q, C)
-    variance: Tensor  # (Q,) of an observation, in units of the scale
+    variance: Tensor  # (Q,) in units of the scale: of an observation, or of the mean of rows that a left-out center is
 
 
 class Solved(Protocol):
@@ -83,10 +83,10 @@ class DenseSolved:
 
     def __init__(self, member: Member, centers: Centers) -> None:
         self.kernel, self.values, self.dtype = member.kernel, centers.values, centers.points.dtype
-        self.ridge = member.ridge
+        self.ridge, self.ridges = member.ridge, member.ridge / centers.weights
         self.embedded = self.kernel.embed(centers.points.double())
         gram = self.kernel.of_squared(squared_distances(self.embedded, self.embedded))
-        self.factor = _factor(gram, member.ridge / centers.weights)
+        self.factor = _factor(gram, self.ridges)
         self.total = torch.cholesky_solve(torch.ones(len(gram), 1, dtype=torch.float64), self.factor)  # A^-1 1
         solved = torch.cholesky_solve(self.values, self.factor)
         self.trend = solved.sum(0, keepdim=True) / self.total.sum()  # (1, C)
@@ -117,8 +117,8 @@ class DenseSolved:
         projected = inverse - self.total @ self.total.mT / self.total.sum()
         diagonal = projected.diagonal().clamp_min(1e-300)
         means = self.values - (projected @ self.values) / diagonal.unsqueeze(1)
-        # 1 / P_ii is the variance of the row itself, with its own ridge in it.
-        return Found(means[which].to(self.dtype), (1 / diagonal)[which].clamp_min(self.ridge))
+        # 1 / P_ii is the variance of the center itself, with its own ridge in it.
+        return Found(means[which].to(self.dtype), torch.maximum(1 / diagonal, self.ridges)[which])
 
     def _cross(self, query: Tensor) -> Tensor:
         return self.kernel.of_squared(squared_distances(self.kernel.embed(query.double()), self.embedded))  # (Q, N)
@@ -180,7 +180,8 @@ class LocalSolved:
         assert self.index.points is not None
         indices = self.index.search(self.index.points[which], others, exclude=which).indices
         mean, power = self._solve(query, embedded, indices, "mean")
-        return Found(mean, power.double().square() + self.ridge)
+        ridges = self.ridges[which] if isinstance(self.ridges, Tensor) else self.ridges
+        return Found(mean, power.double().square() + ridges)
 
     def _nearest(self, query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The query in the dtype of the solve, its embedding, and its neighbors."""

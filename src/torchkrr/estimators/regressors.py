@@ -44,7 +44,7 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
         return self._partial_fit(X, y, sample_weight)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predictions, and with `return_std` the standard deviation of a new observation at each row.
+        """Predictions, and with `return_std` the standard deviation of a new observation, of weight one, at each row.
 
         Shape:
             - X: `(Q, D)`; prediction and deviation: `(Q,)`, or `(Q, C)` if `y` had two dimensions
@@ -58,7 +58,7 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
         return self._shaped(mean.numpy().astype(kind)), self._shaped(std.numpy().astype(kind))
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Interval:
-        """Limits between which a new observation falls with probability `coverage`.
+        """Limits between which a new observation, of weight one, falls with probability `coverage`.
 
         From leave-one-out residuals (conformal, jackknife); infinite where there are too few rows for the coverage.
 

@@ -1,0 +1,23 @@
+"""An estimator whose rows are spread over ranks, here over a single one."""
+
+import numpy as np
+import pytest
+from tests.estimators.problems import smooth_table
+
+from torchkrr.distributed import launched
+from torchkrr.distributed.estimators import shard
+from torchkrr.estimators import LocalKernelRidgeRegressor
+from torchkrr.kernels import Matern32
+
+X, Y = smooth_table(120)
+QUERY = smooth_table(30, seed=1)[0]
+
+
+@pytest.mark.parametrize("most", [1, 4], ids=["different rows", "repeated rows"])
+def test_a_sharded_estimator_is_as_sure_as_the_one_it_was_made_from(most):
+    weights = np.random.default_rng(0).integers(1, most + 1, size=len(X))
+    model = LocalKernelRidgeRegressor(15, alpha=0.1, kernel=Matern32(0.7)).fit(X, Y, sample_weight=weights)
+    expected = model.predict_interval(QUERY)
+    with launched("gloo"):
+        shard(model)
+        np.testing.assert_allclose(model.predict_interval(QUERY), expected, rtol=1e-9)
