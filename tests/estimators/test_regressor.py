@@ -146,6 +146,18 @@ def test_a_kernel_of_the_caller_is_used_as_it_is():
     assert float(kernel.lengthscale) == pytest.approx(0.4)
 
 
+def test_a_metric_is_learned_on_top_of_a_kernel_whether_it_learns_or_not():
+    scales = []
+    for learn in (True, False):
+        kernel = Gaussian(5.0, learn_lengthscale=learn)
+        scales.append(KernelRidgeRegressor(1e-2, kernel=kernel, metric="ard").fit(X, Y).kernel_.lengthscale)
+        assert float(kernel.lengthscale.detach()) == pytest.approx(5)
+    assert scales[0].shape == (3,)
+    assert scales[0][0] < 2
+    torch.testing.assert_close(*scales)
+    assert not scales[0].requires_grad
+
+
 @pytest.mark.parametrize("kernel", ["exponential", "matern52", "laplacian", Matern32(0.5)])
 @pytest.mark.parametrize("metric", [None, "ard"])
 def test_every_kernel_works_with_and_without_a_metric(kernel, metric):

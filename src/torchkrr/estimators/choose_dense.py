@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from .._progress import Progress
 from ..kernels import Kernel
+from ..tuning.select import scaled
 from .members import Member
 from .rows import Centers
 from .scales import Path, Problem, Scales, first_scale, learn_scales, try_around
@@ -90,9 +90,8 @@ def _candidate(
         else:
             path = try_around(one, path.scales, FACTORS, _ridges(wanted, [f * path.scales.ridge for f in RIDGE_FACTORS]))
     bar.advance()
-    logs = path.scales.logs
-    scales = logs[0].exp() if len(logs) == 1 else logs.exp()
-    return _Candidate(_with_scales(name, logs, groups) if isinstance(name, Kernel) else chosen.kernel(scales), path)
+    logs = path.scales.logs[0] if len(path.scales.logs) == 1 else path.scales.logs
+    return _Candidate(scaled(name, logs) if isinstance(name, Kernel) else chosen.kernel(logs.exp()), path)
 
 
 def _ridges(wanted: Wanted, otherwise: tuple[float, ...] | list[float]) -> tuple[float, ...]:
@@ -104,17 +103,6 @@ def _some(problem: Problem, generator: torch.Generator) -> Problem:
     if len(problem.embedded) <= SCREEN_ROWS:
         return problem
     return problem.rows(torch.randperm(len(problem.embedded), generator=generator)[:SCREEN_ROWS])
-
-
-def _with_scales(kernel: Kernel, logs: Tensor, groups: Tensor) -> Kernel:
-    """A fixed copy of the kernel, its lengthscales multiplied."""
-    changed = copy.deepcopy(kernel).requires_grad_(False)
-    if bool((logs == 0).all()):
-        return changed
-    factors = logs[0] if len(logs) == 1 else logs[groups]
-    scale = changed.log_lengthscale + factors
-    changed._buffers["log_lengthscale"] = scale if "log_lengthscale" in changed._buffers else None
-    return changed
 
 
 def _mixture(found: list[_Candidate], centers: Centers) -> tuple[Member, ...]:
