@@ -1,11 +1,16 @@
 """An estimator whose rows are spread over ranks, here over a single one."""
 
+import copy
+import os
+import pickle
+
 import numpy as np
 import pytest
 from tests.estimators.problems import smooth_table
 
 from torchkrr.distributed import launched
 from torchkrr.distributed.estimators import shard
+from torchkrr.errors import InputError
 from torchkrr.estimators import LocalKernelRidgeRegressor
 from torchkrr.kernels import Matern32
 
@@ -21,3 +26,21 @@ def test_a_sharded_estimator_is_as_sure_as_the_one_it_was_made_from(most):
     with launched("gloo"):
         shard(model)
         np.testing.assert_allclose(model.predict_interval(QUERY), expected, rtol=1e-9)
+
+
+def test_what_needs_every_row_is_refused_by_a_part_of_them(tmp_path):
+    model = LocalKernelRidgeRegressor(15, alpha=0.1, kernel=Matern32(0.7)).fit(X, Y)
+    with launched("gloo"):
+        shard(model)
+        for ask in (
+            lambda: model.save(tmp_path / "m.krr"),
+            lambda: pickle.dumps(model),
+            lambda: copy.deepcopy(model),
+            lambda: model.kneighbors(QUERY),
+            lambda: model.forget(0),
+            lambda: model.partial_fit(X[:1], Y[:1]),
+            lambda: shard(model),
+        ):
+            with pytest.raises(InputError, match="A sharded estimator holds a part of its rows"):
+                ask()
+    assert os.listdir(tmp_path) == []

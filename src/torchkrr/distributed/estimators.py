@@ -33,7 +33,7 @@ def shard(estimator: Any, *, process_group: Any = None) -> None:
     """Let a fitted estimator, loaded on every rank, keep only this rank's part of its rows; it predicts as before.
 
     From then on predictions are collective: every rank asks for its own rows, at least one each, by the same method.
-    The estimator takes no new rows and cannot be saved.
+    The estimator takes no new rows, forgets none, and cannot be saved or copied.
 
     Example:
         >>> import numpy as np
@@ -47,6 +47,7 @@ def shard(estimator: Any, *, process_group: Any = None) -> None:
         ...     bool(np.allclose(model.predict([[0.3]]), expected))
         True
     """
+    estimator._predictor.check_whole()
     estimator._predictor = ShardedPredictor(estimator._predictor, Wire(process_group))
 
 
@@ -105,8 +106,8 @@ class ShardedPredictor(Predictor):
                 total.scatter_add_(1, indices[part], member.share * weights[part].double())
             yield torch.arange(count).expand(len(part), -1).numpy(), total.numpy()
 
-    def _changed(self, rows: Rows) -> None:
-        raise InputError("A sharded estimator takes no rows and forgets none. Change the one it was made from.")
+    def check_whole(self) -> None:
+        raise InputError("A sharded estimator holds a part of its rows. Save, copy, change or ask the one it was made from.")
 
 
 class ShardedSolved:

@@ -87,6 +87,7 @@ class KernelRidgeBase(BaseEstimator):
             rows: their numbers, in the order in which rows were given; those after a forgotten one move up.
         """
         check_is_fitted(self)
+        self._predictor.check_whole()
         which = np.atleast_1d(np.asarray(rows))
         count = len(self._predictor.rows.points)
         if which.dtype.kind not in "iu" or which.ndim != 1:
@@ -125,6 +126,7 @@ class KernelRidgeBase(BaseEstimator):
             - X: `(Q, D)`; distances, indices: `(Q, M)`
         """
         check_is_fitted(self)
+        self._predictor.check_whole()
         most = len(self._predictor.rows.points) - (X is None)
         count = min(self.n_neighbors_, most) if n_neighbors is None else n_neighbors
         if not 1 <= count <= most:

@@ -35,6 +35,7 @@ class Predictor:
         self._residuals: Residuals | None = None
 
     def append(self, rows: Rows) -> None:
+        self.check_whole()
         self._changed(self.rows.append(rows))
 
     def forget(self, which: Tensor) -> None:
@@ -44,6 +45,9 @@ class Predictor:
         if not bool((left.weights > 0).any()):
             raise InputError("Forgetting these rows would leave none. Keep at least one row of positive weight.")
         self._changed(left)
+
+    def check_whole(self) -> None:
+        """That every row is here, for whatever needs them all; a predictor that holds a part of them raises."""
 
     def _changed(self, rows: Rows) -> None:
         self.rows = rows
@@ -122,6 +126,7 @@ class Predictor:
         return self.centers
 
     def __getstate__(self) -> dict[str, Any]:
+        self.check_whole()
         return {**self.__dict__, "centers": None, "_solved": None, "_residuals": None}
 
 

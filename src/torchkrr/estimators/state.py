@@ -29,6 +29,7 @@ KERNELS: dict[str, type[Kernel]] = {
 
 
 def predictor_state(predictor: Predictor) -> tuple[Tensors, Plain]:
+    predictor.check_whole()
     rows = predictor.rows
     tensors = {"points": rows.points, "values": rows.values, "weights": rows.weights}
     tensors |= {"offset": predictor.offset, "unit": predictor.unit}
