@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._checks import check_device
 from ..errors import InputError
 from ..models.pooling import Pooling
 from .lineup import LINEUP, readout_named
@@ -54,6 +55,7 @@ class Config:
             raise InputError(f"seeds must be at least 1, got {self.seeds}.")
         for name in self.readouts:
             readout_named(name)
+        check_device(self.device)
 
     @property
     def network(self) -> str:
