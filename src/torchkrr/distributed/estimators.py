@@ -81,10 +81,6 @@ class ShardedPredictor(Predictor):
         self._solved = solved
         self.centers = centers._replace(points=centers.points.new_empty(count, 0), values=centers.values.new_empty(count, 0))
 
-    def solved(self) -> list[Solved]:
-        assert self._solved is not None
-        return self._solved
-
     @torch.no_grad()
     def residuals(self) -> Residuals:
         if self._residuals is None:
@@ -94,7 +90,7 @@ class ShardedPredictor(Predictor):
     def _center_weights(self, query: Tensor) -> Iterator[tuple[Array, Array]]:
         # All queries of a member at once: ranks with more of them must not ask more often.
         found = [solved.weights(query) for solved in self.solved()]
-        count = len(self._known_centers().points)
+        count = len(self.different().points)
         most = EXPLAINED_AT_ONCE if len(found) == 1 else EXPLAINED_WEIGHTS // count
         for part in torch.arange(len(query)).split(max(1, min(EXPLAINED_AT_ONCE, most))):
             if len(found) == 1:

@@ -21,8 +21,8 @@ from ..kernels import Kernel
 from ..neighbors import ExactIndex
 from .rows import Centers
 
-MOST_DENSE = 5000  # centers; a member for every center has this many neighbors at most
-DENSE_BUT_LOCAL = 400
+MOST_DENSE = 5000  # different rows in one factorisation: its time grows with their cube
+DENSE_BUT_LOCAL = 400  # nearest rows in each prediction of a member for every row, where they are more than that
 SINGLE_RIDGE = 1e-3  # least ridge that is solved in float32
 RAISED = 1e-12
 
@@ -59,14 +59,14 @@ def mixed(members: Sequence[Member], parts: Sequence[Found]) -> Found:
     return Found(mean, variance)
 
 
-def solve(member: Member, centers: Centers, *, most_dense: int = MOST_DENSE) -> Solved:
-    neighbors = neighbors_of(member, len(centers.points), most_dense)
+def solve(member: Member, centers: Centers) -> Solved:
+    neighbors = neighbors_of(member, len(centers.points))
     return DenseSolved(member, centers) if neighbors is None else LocalSolved(member, centers, neighbors)
 
 
-def neighbors_of(member: Member, count: int, most_dense: int = MOST_DENSE) -> int | None:
+def neighbors_of(member: Member, count: int) -> int | None:
     """How many of `count` centers take part in a prediction of a member; `None` for all of them, in one factorisation."""
-    if member.num_neighbors is None and count <= most_dense:
+    if member.num_neighbors is None and count <= MOST_DENSE:
         return None
     return min(DENSE_BUT_LOCAL if member.num_neighbors is None else member.num_neighbors, count)
 

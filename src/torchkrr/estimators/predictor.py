@@ -14,7 +14,7 @@ from ..neighbors import nearest
 from ..tuning.leave_one_out import sample_rows
 from .columns import Array
 from .explaining import rows_behind
-from .members import Member, Solved, mixed, solve
+from .members import Member, Solved, mixed, neighbors_of, solve
 from .rows import Centers, Rows, different_points
 from .uncertainty import SAMPLES, Residuals, residuals_of
 
@@ -55,13 +55,26 @@ class Predictor:
 
     def sampled(self) -> Tensor:
         """Centers to leave out."""
-        return sample_rows(len(self._known_centers().points), SAMPLES, self.seed, torch.device("cpu"))
+        return sample_rows(len(self.different().points), SAMPLES, self.seed, torch.device("cpu"))
+
+    def different(self) -> Centers:
+        """The different points among the rows."""
+        if self.centers is None:
+            self.centers = different_points(self.rows)
+        return self.centers
 
     def solved(self) -> list[Solved]:
-        if self._solved is None or self.centers is None:
-            self.centers = different_points(self.rows)
-            self._solved = [solve(member, self.centers) for member in self.members]
+        if self._solved is None:
+            self._solved = [solve(member, self.different()) for member in self.members]
         return self._solved
+
+    def num_neighbors(self) -> int | None:
+        """How many rows take part in a prediction of the first member; `None` for all."""
+        first, rows = self.members[0], int((self.rows.weights > 0).sum())
+        neighbors = neighbors_of(first, rows)
+        if first.num_neighbors is None and neighbors is not None:  # too many for all, unless there are copies among them
+            neighbors = neighbors_of(first, len(self.different().points))
+        return neighbors
 
     @torch.no_grad()
     def predict(self, query: Tensor) -> Tensor:
@@ -86,18 +99,18 @@ class Predictor:
     def residuals(self) -> Residuals:
         """Of leave-one-out, over some of the centers."""
         if self._residuals is None:
-            self._residuals = residuals_of(self.solved(), self.members, self._known_centers(), self.seed)
+            self._residuals = residuals_of(self.solved(), self.members, self.different(), self.seed)
         return self._residuals
 
     @torch.no_grad()
     def explain(self, query: Tensor, most: int | None) -> tuple[Array, Array]:
         """Rows and weights of each prediction, largest weight first, `(Q, R)` each."""
-        rows, weights = rows_behind(self._center_weights(query), self.rows, self._known_centers(), most)
+        rows, weights = rows_behind(self._center_weights(query), self.rows, self.different(), most)
         return rows, weights.astype(query.numpy().dtype)
 
     def _center_weights(self, query: Tensor) -> Iterator[tuple[Array, Array]]:
         """Centers, each once, and their weights in each prediction, for some queries after others."""
-        count = len(self._known_centers().points)
+        count = len(self.different().points)
         most = EXPLAINED_AT_ONCE if len(self.members) == 1 else EXPLAINED_WEIGHTS // count
         for part in query.split(max(1, min(EXPLAINED_AT_ONCE, most))):
             found = [solved.weights(part) for solved in self.solved()]
@@ -119,11 +132,6 @@ class Predictor:
         indices = nearest(wanted, points, count, exclude_self=own)
         distances = torch.linalg.vector_norm(points[indices] - wanted.unsqueeze(1), dim=-1)
         return distances, indices
-
-    def _known_centers(self) -> Centers:
-        self.solved()
-        assert self.centers is not None
-        return self.centers
 
     def __getstate__(self) -> dict[str, Any]:
         self.check_whole()
