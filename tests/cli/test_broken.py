@@ -203,6 +203,16 @@ def test_wrong_usage_exits_with_two(arguments, capsys):
     assert "usage: torchkrr" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("--alpha", "must be auto or a number, got 'abc'"), ("--neighbors", "must be auto or a whole number of at least 1, got 'abc'")],
+)
+def test_a_value_that_may_be_auto_says_so(option, message, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "t.csv", "--target", "a", "--out", "m.krr", option, "abc"])
+    assert f"argument {option}: {message}" in capsys.readouterr().err
+
+
 def test_debug_shows_where_an_error_comes_from(tmp_path, capsys):
     assert main(["evaluate", str(tmp_path / "m.krr"), "t.csv", "--debug"]) == 1
     error = capsys.readouterr().err
