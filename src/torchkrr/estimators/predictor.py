@@ -87,13 +87,12 @@ class Predictor:
         return (total.double() * self.unit + self.offset).to(query.dtype)
 
     @torch.no_grad()
-    def std(self, query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Predictions and their standard deviations `(Q, C)`, float64, and how many of them hold a share of residuals."""
+    def std(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Predictions and their standard deviations `(Q, C)`, float64."""
         found = mixed(self.members, [solved.find(query) for solved in self.solved()])
-        residuals = self.residuals()
-        scale = residuals.scale(self.members[0].kernel.embed(query))  # (Q, C)
+        scale = self.residuals().scale(self.members[0].kernel.embed(query))  # (Q, C)
         std = scale * found.variance.sqrt().unsqueeze(1)
-        return found.mean.double() * self.unit + self.offset, std * self.unit, residuals.scores
+        return found.mean.double() * self.unit + self.offset, std * self.unit
 
     @torch.no_grad()
     def residuals(self) -> Residuals:

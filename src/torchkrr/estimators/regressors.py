@@ -53,7 +53,7 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
         with threads(self.n_jobs):
             if not return_std:
                 return self._shaped(self._predictor.predict(query).numpy())
-            mean, std, _ = self._predictor.std(query)
+            mean, std = self._predictor.std(query)
         kind = query.numpy().dtype
         return self._shaped(mean.numpy().astype(kind)), self._shaped(std.numpy().astype(kind))
 
@@ -73,7 +73,7 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
             raise InputError(f"coverage must be a number between 0 and 1, such as 0.9, got {coverage!r}.")
         query = self._query(X)
         with threads(self.n_jobs):
-            mean, std, _ = self._predictor.std(query)
+            mean, std = self._predictor.std(query)
             half = self._predictor.residuals().quantile(float(coverage)) * std
         kind = query.numpy().dtype
         first, second, lower, upper = (one.numpy().astype(kind) for one in (mean, std, mean - half, mean + half))
