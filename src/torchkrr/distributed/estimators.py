@@ -14,14 +14,11 @@ from torch import Tensor
 
 from ..core.local import Kind
 from ..errors import InputError
-from ..estimators.columns import Array
 from ..estimators.members import DenseSolved, Found, Member, Solved, dtypes_of, neighbors_of
-from ..estimators.predictor import EXPLAINED_AT_ONCE, EXPLAINED_WEIGHTS, Predictor
+from ..estimators.predictor import Predictor
 from ..estimators.rows import Centers, Rows, different_points
-from ..estimators.uncertainty import SAMPLES, Residuals, residuals_at
 from ..functional.local import solve_local
 from ..neighbors import ExactIndex
-from ..tuning.leave_one_out import sample_rows
 from .exchange import fetch, route_to
 from .neighborhoods import neighborhoods
 from .searching import Shard
@@ -67,8 +64,6 @@ class ShardedPredictor(Predictor):
             whole.unit,
             whole.seed,
         )
-        self._left_out = sample_rows(count, SAMPLES, whole.seed, centers.points.device)
-        self._left_points, self._left_values = centers.points[self._left_out], centers.values[self._left_out]
         equal = bool((centers.weights == 1).all())
         part = Centers(centers.points[own].clone(), centers.values[own].clone(), centers.weights[own], centers.of_row[:0])
         solved: list[Solved] = []
@@ -80,27 +75,17 @@ class ShardedPredictor(Predictor):
                 solved.append(ShardedSolved(member, part, neighbors, equal, shards, wire))
         self._solved = solved
         self.centers = centers._replace(points=centers.points.new_empty(count, 0), values=centers.values.new_empty(count, 0))
+        which = self.sampled()
+        self._sampled = centers.points[which], centers.values[which]
 
-    @torch.no_grad()
-    def residuals(self) -> Residuals:
-        if self._residuals is None:
-            self._residuals = residuals_at(self._left_out, self._left_points, self._left_values, self.solved(), self.members)
-        return self._residuals
+    def _centers_at(self, which: Tensor) -> tuple[Tensor, Tensor]:
+        return self._sampled  # which are all that is asked for
 
-    def _center_weights(self, query: Tensor) -> Iterator[tuple[Array, Array]]:
+    def _member_weights(self, query: Tensor, at_once: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
         # All queries of a member at once: ranks with more of them must not ask more often.
         found = [solved.weights(query) for solved in self.solved()]
-        count = len(self.different().points)
-        most = EXPLAINED_AT_ONCE if len(found) == 1 else EXPLAINED_WEIGHTS // count
-        for part in torch.arange(len(query)).split(max(1, min(EXPLAINED_AT_ONCE, most))):
-            if len(found) == 1:
-                (indices, weights), share = found[0], self.members[0].share
-                yield indices[part].numpy(), share * weights[part].double().numpy()
-                continue
-            total = torch.zeros(len(part), count, dtype=torch.float64)
-            for member, (indices, weights) in zip(self.members, found, strict=True):
-                total.scatter_add_(1, indices[part], member.share * weights[part].double())
-            yield torch.arange(count).expand(len(part), -1).numpy(), total.numpy()
+        for part in torch.arange(len(query)).split(at_once):
+            yield [(indices[part], weights[part]) for indices, weights in found]
 
     def check_whole(self) -> None:
         raise InputError("A sharded estimator holds a part of its rows. Save, copy, change or ask the one it was made from.")

@@ -16,7 +16,7 @@ from .columns import Array
 from .explaining import rows_behind
 from .members import Member, Solved, mixed, neighbors_of, solve
 from .rows import Centers, Rows, different_points
-from .uncertainty import SAMPLES, Residuals, residuals_of
+from .uncertainty import SAMPLES, Residuals, residuals_at
 
 EXPLAINED_AT_ONCE = 256  # queries
 EXPLAINED_WEIGHTS = 4_000_000  # of all centers, at once
@@ -98,8 +98,15 @@ class Predictor:
     def residuals(self) -> Residuals:
         """Of leave-one-out, over some of the centers."""
         if self._residuals is None:
-            self._residuals = residuals_of(self.solved(), self.members, self.different(), self.seed)
+            which = self.sampled()
+            points, values = self._centers_at(which)
+            self._residuals = residuals_at(which, points, values, self.solved(), self.members)
         return self._residuals
+
+    def _centers_at(self, which: Tensor) -> tuple[Tensor, Tensor]:
+        """Points and values of the sampled centers."""
+        centers = self.different()
+        return centers.points[which], centers.values[which]
 
     @torch.no_grad()
     def explain(self, query: Tensor, most: int | None) -> tuple[Array, Array]:
@@ -111,16 +118,20 @@ class Predictor:
         """Centers, each once, and their weights in each prediction, for some queries after others."""
         count = len(self.different().points)
         most = EXPLAINED_AT_ONCE if len(self.members) == 1 else EXPLAINED_WEIGHTS // count
-        for part in query.split(max(1, min(EXPLAINED_AT_ONCE, most))):
-            found = [solved.weights(part) for solved in self.solved()]
+        for found in self._member_weights(query, max(1, min(EXPLAINED_AT_ONCE, most))):
             if len(found) == 1:
                 (indices, weights), share = found[0], self.members[0].share
                 yield indices.numpy(), share * weights.double().numpy()
                 continue
-            total = torch.zeros(len(part), count, dtype=torch.float64)
+            total = torch.zeros(len(found[0][0]), count, dtype=torch.float64)
             for member, (indices, weights) in zip(self.members, found, strict=True):
                 total.scatter_add_(1, indices, member.share * weights.double())
-            yield torch.arange(count).expand(len(part), -1).numpy(), total.numpy()
+            yield torch.arange(count).expand(len(total), -1).numpy(), total.numpy()
+
+    def _member_weights(self, query: Tensor, at_once: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Centers and weights of each member, for `at_once` queries after others."""
+        for part in query.split(at_once):
+            yield [solved.weights(part) for solved in self.solved()]
 
     def nearest_rows(self, query: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
         """Distances in the metric of the first member, and rows, `(Q, count)`; without a query, to the nearest others."""
