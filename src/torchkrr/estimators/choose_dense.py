@@ -16,16 +16,13 @@ from ..tuning.select import scaled
 from .members import Member
 from .rows import Centers
 from .scales import Path, Problem, Scales, first_scale, learn_scales, try_around
-from .wanted import Wanted, base
+from .wanted import FACTORS, FIRST_FACTORS, LEAST_ROWS, Wanted, base
 
 CANDIDATES = ("matern32", "laplacian", "gaussian")
 SCREEN_ROWS = 300
-FIRST_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-FACTORS = (0.7, 1.0, 1.4)
 RIDGE_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)
 STEPS = 100
-LEAST_ROWS = 50  # to learn a metric from
 ROWS_PER_FEATURE = 3
 LEAST_SHARE = 0.05
 MOST_ROWS = 2000  # to choose from; more than that say no more about a few numbers
@@ -78,24 +75,20 @@ def _candidate(
     one = Problem(embedded, torch.zeros_like(groups), centers.values, centers.weights, profile)
     if given and not learn:
         start = Scales(torch.zeros(1, dtype=torch.float64), DEFAULT_RIDGE)
-        path = try_around(one, start, (1.0,), _ridges(wanted, RIDGES))
+        path = try_around(one, start, (1.0,), wanted.ridges(RIDGES))
     else:
         start = Scales(torch.tensor([0.0 if given else first_scale(embedded)], dtype=torch.float64), DEFAULT_RIDGE)
-        path = try_around(_some(one, generator), start, FIRST_FACTORS, _ridges(wanted, RIDGES))
+        path = try_around(_some(one, generator), start, FIRST_FACTORS, wanted.ridges(RIDGES))
         if learn:
             many = one._replace(groups=groups)
             first = Scales(path.scales.logs.expand(int(groups.max()) + 1).clone(), path.scales.ridge)
             around = learn_scales(many, first, steps=STEPS, generator=generator, bar=bar)
-            path = try_around(many, around, FACTORS, _ridges(wanted, [f * around.ridge for f in RIDGE_FACTORS]))
+            path = try_around(many, around, FACTORS, wanted.ridges([f * around.ridge for f in RIDGE_FACTORS]))
         else:
-            path = try_around(one, path.scales, FACTORS, _ridges(wanted, [f * path.scales.ridge for f in RIDGE_FACTORS]))
+            path = try_around(one, path.scales, FACTORS, wanted.ridges([f * path.scales.ridge for f in RIDGE_FACTORS]))
     bar.advance()
     logs = path.scales.logs[0] if len(path.scales.logs) == 1 else path.scales.logs
     return _Candidate(scaled(name, logs) if isinstance(name, Kernel) else chosen.kernel(logs.exp()), path)
-
-
-def _ridges(wanted: Wanted, otherwise: tuple[float, ...] | list[float]) -> tuple[float, ...]:
-    return tuple(otherwise) if wanted.ridge is None else (wanted.ridge,)
 
 
 def _some(problem: Problem, generator: torch.Generator) -> Problem:
