@@ -26,14 +26,14 @@ CANDIDATES = ("matern32", "exponential", "plain matern52")
 NEIGHBORS = (10, 20, 50, 100, 200)  # more cost more than a prediction may
 FIRST_RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 RIDGE_FACTORS = (0.1, 0.3, 1.0, 3.0)
-LEAST_RIDGE = 1e-4  # to start from: a smaller one hardly has a gradient
+FIRST_RIDGE = 1e-4  # to start from: a smaller one hardly has a gradient
 NEARLY = 0.01  # of the loss: what fewer neighbors or columns may cost
 SAMPLES = 1000
 SCREEN_ROWS = 400
 RANDOM_STEPS, NEAR_STEPS = 40, 200
 REFINE_STEPS, REFINE_SECONDS = 200, 15.0
 NEGLIGIBLE = (0.01, 0.001, 0.0001)  # shares of the mean squared distance that are tried to do without, largest first
-SINGLE_RIDGE = 1e-6  # least ridge whose neighbors are searched in float32
+SEARCHED_IN_SINGLE = 1e-6  # least ridge whose neighbors are searched in float32
 
 
 class _Choice(NamedTuple):
@@ -78,7 +78,7 @@ def choose_local(centers: Centers, wanted: Wanted) -> tuple[Member, ...]:
     best = _without_idle_columns(values, best, wanted)
     count = _fewest(best.selection) if wanted.num_neighbors is None else wanted.num_neighbors
     ridge = best.selection.ridge
-    return (Member(best.kernel(), ridge, count, 1.0, wanted.ridge is None and ridge >= SINGLE_RIDGE),)
+    return (Member(best.kernel(), ridge, count, 1.0, wanted.ridge is None and ridge >= SEARCHED_IN_SINGLE),)
 
 
 @torch.no_grad()
@@ -91,7 +91,7 @@ def _learned(name: str, centers: Centers, values: Tensor, wanted: Wanted, learn:
     targets = centers.values - centers.values.mean(0)
     one = Problem(embedded, torch.zeros_like(chosen.groups), targets, centers.weights, chosen.profile())
     few = torch.randperm(len(embedded), generator=generator)[:SCREEN_ROWS]
-    start = Scales(torch.tensor([first_scale(embedded)], dtype=torch.float64), LEAST_RIDGE)
+    start = Scales(torch.tensor([first_scale(embedded)], dtype=torch.float64), FIRST_RIDGE)
     first = try_around(one.rows(few), start, FIRST_FACTORS, wanted.ridges(FIRST_RIDGES)).scales
     kernel = chosen.profile(first.logs[0].exp())
     alike = _select(mapped, values, kernel, FACTORS, wanted.ridges(_times(first.ridge)), wanted)
@@ -115,7 +115,7 @@ def _refined(values: Tensor, best: _Choice, wanted: Wanted) -> _Choice:
         values,
         kernel=best.selection.kernel,
         metric="linear" if wanted.metric == "linear" else "ard",
-        ridge=max(ridge, LEAST_RIDGE) if wanted.ridge is None else wanted.ridge,
+        ridge=max(ridge, FIRST_RIDGE) if wanted.ridge is None else wanted.ridge,
         learn_ridge=wanted.ridge is None,
         learning_rate=0.03,
         steps=REFINE_STEPS,

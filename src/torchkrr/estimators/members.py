@@ -23,7 +23,7 @@ from .rows import Centers
 
 MOST_DENSE = 5000  # different rows in one factorisation: its time grows with their cube
 DENSE_BUT_LOCAL = 400  # nearest rows in each prediction of a member for every row, where they are more than that
-SINGLE_RIDGE = 1e-3  # least ridge that is solved in float32
+SOLVED_IN_SINGLE = 1e-3  # least ridge that is solved in float32
 RAISED = 1e-12
 
 
@@ -32,7 +32,7 @@ class Member(NamedTuple):
     ridge: float
     num_neighbors: int | None  # None: every center
     share: float  # of the prediction
-    single: bool = False  # neighbors are searched in float32 whatever the data
+    search_in_single: bool = False  # neighbors are searched in float32 whatever the data
 
 
 class Found(NamedTuple):
@@ -73,9 +73,9 @@ def neighbors_of(member: Member, count: int) -> int | None:
 
 def dtypes_of(member: Member, points: Tensor) -> tuple[torch.dtype, torch.dtype]:
     """What neighbors are searched in, and what is solved in."""
-    searched = torch.float32 if member.single else points.dtype
+    searched = torch.float32 if member.search_in_single else points.dtype
     # Below this ridge float32 resolves hardly any cell: each would be solved twice.
-    return searched, torch.float64 if member.ridge < SINGLE_RIDGE else searched
+    return searched, torch.float64 if member.ridge < SOLVED_IN_SINGLE else searched
 
 
 class DenseSolved:

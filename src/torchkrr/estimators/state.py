@@ -42,7 +42,7 @@ def predictor_state(predictor: Predictor) -> tuple[Tensors, Plain]:
                 "ridge": member.ridge,
                 "num_neighbors": member.num_neighbors,
                 "share": member.share,
-                "single": member.single,
+                "single": member.search_in_single,
             }
         )
     # Two names must not share memory in a file.
