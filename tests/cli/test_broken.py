@@ -205,7 +205,10 @@ def test_wrong_usage_exits_with_two(arguments, capsys):
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [("--alpha", "must be auto or a number, got 'abc'"), ("--neighbors", "must be auto or a whole number of at least 1, got 'abc'")],
+    [
+        ("--alpha", "must be auto or a number, got 'abc'"),
+        ("--neighbors", "must be auto or a whole number of at least 1, got 'abc'"),
+    ],
 )
 def test_a_value_that_may_be_auto_says_so(option, message, capsys):
     with pytest.raises(SystemExit):

@@ -170,8 +170,8 @@ class LocalKernelRidgeRegressor(_Regressor):
 class KernelRidgeRegressor(_Regressor):
     r"""Kernel ridge regression on all training rows, for up to about five thousand of them.
 
-    The cost of a fit grows with the cube of the number of rows. Beyond 5000 different rows each prediction uses the 400 nearest,
-    with a warning: `LocalKernelRidgeRegressor` chooses how many.
+    The cost of a fit grows with the cube of the number of rows. Beyond 5000 different rows each prediction uses the 400
+    nearest, with a warning: `LocalKernelRidgeRegressor` chooses how many.
 
     Args:
         alpha, kernel, categorical_features, warm_start, random_state, n_jobs, verbose: as in `LocalKernelRidgeRegressor`.

@@ -94,7 +94,7 @@ def _given_features(paths: Sequence[str], width: int) -> Asked:
             raise FileError(f"{path} cannot be read as an .npz file with an array `features`: {error}.") from error
         if found.ndim != 2 or found.shape[1] != width:
             raise FileError(
-                f"The features of {path} have shape {tuple(found.shape)}, but the head was made from rows of {width} features."
+                f"The features of {path} have shape {tuple(found.shape)}, but the head was made from rows of {width}."
             )
         parts.append(found)
         names += [f"{path} row {row}" for row in range(len(found))]
