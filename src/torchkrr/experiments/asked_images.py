@@ -88,7 +88,8 @@ def _given_features(paths: Sequence[str], width: int) -> Asked:
                 f"got {path}."
             )
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            # Opened here: of a damaged archive numpy leaves the file open.
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
                 found = torch.from_numpy(np.ascontiguousarray(arrays["features"], dtype=np.float32))
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise FileError(f"{path} cannot be read as an .npz file with an array `features`: {error}.") from error
