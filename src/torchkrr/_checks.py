@@ -232,6 +232,13 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
         raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
 
 
+def check_device(device: Any) -> None:
+    try:
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:  # a build of torch without CUDA asserts
+        raise InputError(f"device must be one that torch can use here, such as cpu, got {device!r}.") from error
+
+
 def check_positive(name: str, value: Any) -> None:
     """A positive finite number, or a tensor of them."""
     if isinstance(value, Tensor) and value.numel():

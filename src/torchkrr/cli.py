@@ -28,7 +28,9 @@ from .options import kinds
 Args = argparse.Namespace
 Parser = argparse.ArgumentParser
 DONE, FAILED, INTERRUPTED, TERMINATED = 0, 1, 130, 143  # wrong usage is argparse's: 2
-ENDING = "exit codes: 0 done, 1 something is wrong with what was given or found, 2 wrong usage, 130 interrupted"
+ENDING = (
+    "exit codes: 0 done, 1 something is wrong with what was given or found, 2 wrong usage, 130 interrupted, 143 terminated"
+)
 # Each has a module in `options`: `add_arguments(parser)`, and `run(args)`, which prints for people and returns for programs.
 COMMANDS: dict[str, str] = {
     "fit": "Fit a model to a table; everything is chosen by leave-one-out.",

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
@@ -11,6 +12,7 @@ import pytest
 from tests.cli.running import FAST, fails, works
 
 from torchkrr.cli import main
+from torchkrr.estimators import LocalKernelRidgeClassifier
 
 GOOD = "a,b,y\n" + "".join(f"{i},{i % 7},{2 * i}\n" for i in range(30))
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
@@ -152,6 +154,20 @@ def test_an_unknown_class_is_named(models, tmp_path, capsys):
     assert "Its classes: class_0, class_1, class_2" in error
 
 
+@pytest.mark.parametrize(("known", "asked"), [([0, 1, 2], "1.7"), (["cat", "dog", "cow"], "catfish")])
+def test_a_class_that_a_cast_would_make_a_known_one_is_unknown(known, asked, tmp_path, capsys):
+    table = tmp_path / "t.csv"
+    pd.DataFrame({"a": range(30), "y": known * 10}).to_csv(table, index=False)
+    # Saved by Python, where classes have the dtype of the labels.
+    LocalKernelRidgeClassifier(5, alpha=0.1, kernel="matern32", metric=None).fit(
+        pd.DataFrame({"a": range(30)}), np.array(known * 10)
+    ).save(tmp_path / "m.krr")
+    evaluate = ("evaluate", tmp_path / "m.krr", table, "--target", "y", "--quiet")
+    works(*evaluate)
+    table.write_text(table.read_text() + f"3,{asked}\n")
+    assert f"holds the class '{asked}' in row 31" in fails(capsys, *evaluate)
+
+
 def test_columns_that_cannot_be_used_for_a_fit(tmp_path, capsys):
     (tmp_path / "train.csv").write_text(GOOD)
     start, end = ("fit", tmp_path / "train.csv"), ("--out", tmp_path / "m.krr", *FAST)
@@ -185,6 +201,19 @@ def test_wrong_usage_exits_with_two(arguments, capsys):
         main(arguments)
     assert stopped.value.code == 2
     assert "usage: torchkrr" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--alpha", "must be auto or a number, got 'abc'"),
+        ("--neighbors", "must be auto or a whole number of at least 1, got 'abc'"),
+    ],
+)
+def test_a_value_that_may_be_auto_says_so(option, message, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "t.csv", "--target", "a", "--out", "m.krr", option, "abc"])
+    assert f"argument {option}: {message}" in capsys.readouterr().err
 
 
 def test_debug_shows_where_an_error_comes_from(tmp_path, capsys):

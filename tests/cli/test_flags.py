@@ -4,11 +4,13 @@ import importlib
 import json
 import math
 import os
+import re
 import typing
 
 import pytest
 from tests.cli.running import FAST
 
+from torchkrr import cli
 from torchkrr.cli import COMMANDS, main, parser
 from torchkrr.errors import InputError
 
@@ -88,6 +90,11 @@ def test_exit_codes(name, flags, stand_in, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([*given, *flags, "--nothing-of-the-kind"])
     assert stopped.value.code == 2
+
+
+def test_help_names_every_exit_code():
+    listed = re.findall(r"(\d+) [a-z]", cli.ENDING)
+    assert [int(code) for code in listed] == [cli.DONE, cli.FAILED, 2, cli.INTERRUPTED, cli.TERMINATED]
 
 
 def test_problems_that_were_found_are_said_and_exit_with_one(stand_in, capsys):

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn import metrics
+from tests.cli.conftest import write
 from tests.cli.running import FAST, works
 
 from torchkrr import estimators
@@ -189,6 +190,20 @@ def test_a_model_without_names_takes_columns_in_order(models, tmp_path, capsys):
     assert scores == pytest.approx(
         evaluated(capsys, models / "diabetes.krr", models / "diabetes_test.csv")["targets"]["target"]
     )
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_truth_values_that_were_categories_in_python_are_known_in_files(tmp_path, kind):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"size": rng.normal(size=60), "balcony": rng.choice([True, False], 60)})
+    y = frame["size"] + 5 * frame["balcony"]
+    model = estimators.LocalKernelRidgeRegressor(
+        20, kernel="matern32", metric=None, alpha=0.01, categorical_features=["balcony"]
+    ).fit(frame, y)
+    model.save(tmp_path / "m.krr")
+    write(frame, tmp_path, "new")
+    works("predict", tmp_path / "m.krr", tmp_path / f"new.{kind}", "--out", tmp_path / "o.csv", "--quiet")
+    np.testing.assert_allclose(read(tmp_path / "o.csv")["prediction"], model.predict(frame), rtol=1e-9)
 
 
 def test_other_delimiters_and_compressed_files(models, tmp_path):

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -56,6 +57,23 @@ def test_intervals_cover_what_they_promise(model):
         assert abs(((lower <= TRUTH) & (upper >= TRUTH)).mean() - coverage) < 0.13  # of 200 rows
     mean, std = model.predict(QUERY, return_std=True)
     assert 0.7 < np.sqrt(np.mean(((mean - TRUTH) / std) ** 2)) < 1.4
+
+
+@pytest.mark.parametrize("given", ["rows ten times", "means with weight ten"])
+@pytest.mark.parametrize("kind", [KernelRidgeRegressor, partial(LocalKernelRidgeRegressor, 20)], ids=["dense", "local"])
+def test_intervals_of_repeated_rows_cover_single_observations(kind, given):
+    rng = np.random.default_rng(0)
+    points, query = rng.uniform(-1, 1, size=(2, 300, 2))
+    noisy = np.sin(3 * points[:, 0]) + 0.3 * rng.normal(size=(10, 300))
+    new = np.sin(3 * query[:, 0]) + 0.3 * rng.normal(size=300)
+    if given == "rows ten times":
+        model = kind(alpha=0.2, kernel=Matern32(0.7)).fit(np.tile(points, (10, 1)), noisy.ravel())
+    else:
+        model = kind(alpha=0.2, kernel=Matern32(0.7)).fit(points, noisy.mean(0), sample_weight=np.full(300, 10))
+    lower, upper = model.predict_interval(query, 0.9)
+    assert abs(((lower <= new) & (upper >= new)).mean() - 0.9) < 0.06
+    mean, std = model.predict(query, return_std=True)
+    assert 0.8 < np.sqrt(np.mean(((mean - new) / std) ** 2)) < 1.2
 
 
 def test_uncertainty_grows_away_from_the_rows():
@@ -126,6 +144,18 @@ def test_a_kernel_of_the_caller_is_used_as_it_is():
     mean = inverse.sum(0) @ Y / inverse.sum()
     np.testing.assert_allclose(model.predict(QUERY), mean + cross @ inverse @ (Y - mean), atol=1e-7)
     assert float(kernel.lengthscale) == pytest.approx(0.4)
+
+
+def test_a_metric_is_learned_on_top_of_a_kernel_whether_it_learns_or_not():
+    scales = []
+    for learn in (True, False):
+        kernel = Gaussian(5.0, learn_lengthscale=learn)
+        scales.append(KernelRidgeRegressor(1e-2, kernel=kernel, metric="ard").fit(X, Y).kernel_.lengthscale)
+        assert float(kernel.lengthscale.detach()) == pytest.approx(5)
+    assert scales[0].shape == (3,)
+    assert scales[0][0] < 2
+    torch.testing.assert_close(*scales)
+    assert not scales[0].requires_grad
 
 
 @pytest.mark.parametrize("kernel", ["exponential", "matern52", "laplacian", Matern32(0.5)])

@@ -1,12 +1,14 @@
 """Rows that come, go, repeat and weigh."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.base import clone
 from tests.estimators.problems import smooth_table
 
-from torchkrr.errors import InputError
-from torchkrr.estimators import KernelRidgeRegressor, LocalKernelRidgeClassifier, LocalKernelRidgeRegressor
+from torchkrr.errors import InputError, KernelRidgeWarning
+from torchkrr.estimators import KernelRidgeRegressor, LocalKernelRidgeClassifier, LocalKernelRidgeRegressor, members
 from torchkrr.kernels import Matern32
 
 X, Y = smooth_table(160)
@@ -119,3 +121,25 @@ def test_classifier_takes_and_forgets_rows():
     named = LocalKernelRidgeClassifier(5, alpha=0.1, kernel="matern32", metric=None)
     named.partial_fit(X[:20], labels[:20], classes=["down", "sideways", "up"]).partial_fit(X[20:22], ["sideways"] * 2)
     assert named.predict(X[20:21]).tolist() == ["sideways"]
+
+
+def test_too_many_rows_for_one_factorisation_are_said_and_counted(monkeypatch):
+    monkeypatch.setattr(members, "MOST_DENSE", 50)
+    monkeypatch.setattr(members, "DENSE_BUT_LOCAL", 20)
+    model = KernelRidgeRegressor(0.1, kernel=Matern32(0.7))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clone(model).fit(X[:50], Y[:50])
+        copied = clone(model).fit(X[:40].repeat(3, axis=0), Y[:40].repeat(3))
+        local = LocalKernelRidgeRegressor(alpha=0.1, kernel=Matern32(0.7)).fit(X, Y)
+    assert (copied.n_neighbors_, local.n_neighbors_) == (120, 20)
+    with pytest.warns(KernelRidgeWarning, match="has 160 different rows, .* each prediction uses the 20 nearest") as caught:
+        model.fit(X, Y)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert model.n_neighbors_ == model.explain(QUERY).indices.shape[1] == 20
+    assert copied.n_neighbors_ == copied.explain(QUERY).indices.shape[1]
+    with pytest.warns(KernelRidgeWarning, match="has 51 different rows"):
+        model = clone(model).fit(X[:50], Y[:50]).partial_fit(X[50:51], Y[50:51])
+    assert model.n_neighbors_ == 20
+    assert model.forget(0).n_neighbors_ == 50

@@ -40,6 +40,12 @@ def test_few_categories_are_one_hot_and_unseen_ones_zero():
     np.testing.assert_array_equal(encoder.encode(pd.DataFrame({"color": ["green", "blue"]})), [[0, 0, 0], [1, 0, 0]])
 
 
+@pytest.mark.parametrize("dtype", [object, "category", "string"])
+def test_a_missing_value_is_a_category_of_its_own_in_every_dtype(dtype):
+    _, encoded = encode(pd.DataFrame({"color": pd.Series(["red", None, "blue", "red"], dtype=dtype)}), [True])
+    np.testing.assert_array_equal(encoded, [[0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]])
+
+
 def test_many_categories_are_means_that_never_see_the_row_itself():
     # Each row has a category of its own: out of fold nothing is known, so nothing of the targets may leak.
     count = 4 * FEW_LEVELS

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from torchkrr.errors import FileError, InputError, MissingExtraError, ShapeError
-from torchkrr.experiments import _torchvision, catalog, extras
+from torchkrr.experiments import _torchvision, catalog, extras, figures, thumbnails
 from torchkrr.experiments.backbones import open_backbone, wrap_backbone
 from torchkrr.experiments.datasets import open_dataset
 from torchkrr.experiments.digit_network import WEIGHTS, DigitNetwork
@@ -279,6 +279,21 @@ def test_missing_packages_name_their_extra(monkeypatch):
         open_backbone("resnet18")
     with pytest.raises(MissingExtraError, match=r"Weaving needs loom_of_time, .*torchkrr\[vision\]"):
         extras.needed("loom_of_time.shuttle", "Weaving")
+
+
+@pytest.mark.parametrize(
+    ("module", "ask", "words"),
+    [
+        ("matplotlib.figure", lambda: figures.new_figure((1, 1)), r"Figures needs matplotlib.*torchkrr\[plot\]"),
+        ("PIL.Image", lambda: thumbnails.data_uri(NOISE[0]), r"Pictures in a report needs PIL.*torchkrr\[demo\]"),
+        ("sklearn.datasets", lambda: open_dataset("digits"), r"The dataset digits needs sklearn.*torchkrr\[demo\]"),
+        ("safetensors", lambda: read_weights(WEIGHTS), r"Reading weights needs safetensors.*torchkrr\[storage\]"),
+    ],
+)
+def test_the_smallest_extra_that_is_enough_is_named(module, ask, words, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=words):
+        ask()
 
 
 @pytest.mark.parametrize(

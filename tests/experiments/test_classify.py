@@ -84,6 +84,22 @@ def test_a_head_on_features_classifies_features(tmp_path, capsys):
     assert "array `features`" in fails(capsys, "classify", tmp_path / "head.safetensors", tmp_path / "other.npz")
 
 
+def test_features_that_cannot_be_used_are_named(tmp_path, capsys):
+    write_head(tmp_path / "head.safetensors", made_head()._replace(backbone=None))
+    query = digits(3, start=1000)[0].numpy()
+    good, bad = tmp_path / "good.npz", tmp_path / "bad.npz"
+    np.savez_compressed(good, features=query)
+    whole = good.read_bytes()
+    turned = bytes(byte ^ 255 for byte in whole[100:200])
+    for contents in (whole[:-30], whole[:100] + turned + whole[200:], b""):
+        bad.write_bytes(contents)
+        assert f"{bad} cannot be read as an .npz file" in fails(capsys, "classify", tmp_path / "head.safetensors", good, bad)
+    for features in (query[:, :5], query[0]):
+        np.savez(bad, features=features)
+        message = fails(capsys, "classify", tmp_path / "head.safetensors", good, bad)
+        assert f"The features of {bad} have shape {features.shape}, but the head was made from rows of 64" in message
+
+
 def test_what_is_wrong_is_said(folder, tmp_path, capsys):
     head = folder / "out" / "head.safetensors"
     assert "There is no image" in fails(capsys, "classify", head, tmp_path / "none.png", "--quiet")

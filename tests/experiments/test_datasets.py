@@ -1,6 +1,7 @@
 """Labelled data from names, folders, archives and lists; what is wrong with them is said by name."""
 
 import csv
+import sys
 import types
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from torchkrr.errors import FileError, InputError
+from torchkrr.errors import FileError, InputError, MissingExtraError
 from torchkrr.experiments import datasets
 from torchkrr.experiments.datasets import open_dataset
 from torchkrr.experiments.pictures import ArrayPictures, FeatureSet, read_picture
@@ -304,15 +305,23 @@ def test_cifar10_is_read_from_the_cache(small_cifar10):
         open_dataset("cifar10")
 
 
+def test_without_torchvision_cifar10_says_that_it_needs_it(small_cifar10, monkeypatch):
+    for name in ("torchvision", "torchvision.datasets"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtraError, match=r"The dataset cifar10 needs torchvision.*torchkrr\[vision\]"):
+        open_dataset("cifar10")
+    assert not small_cifar10.path.exists()
+
+
 def test_cifar10_is_downloaded_where_it_is_not(small_cifar10, monkeypatch):
     def broken(*_args, **_choices):
         raise OSError("no route to host")
 
-    monkeypatch.setattr(datasets, "torchvision_module", lambda _: types.SimpleNamespace(CIFAR10=broken))
+    monkeypatch.setattr(datasets, "torchvision_module", lambda *_: types.SimpleNamespace(CIFAR10=broken))
     with pytest.raises(FileError, match=r"downloading it failed: no route to host. Put it there"):
         open_dataset("cifar10")
     assert not small_cifar10.path.exists()
     found = types.SimpleNamespace(CIFAR10=lambda *_args, **_choices: small_cifar10)
-    monkeypatch.setattr(datasets, "torchvision_module", lambda _: found)
+    monkeypatch.setattr(datasets, "torchvision_module", lambda *_: found)
     assert np.array_equal(open_dataset("cifar10").test.read([5])[0], small_cifar10.data[5])
     assert [entry.name for entry in small_cifar10.path.parent.iterdir()] == ["cifar10.npz"]

@@ -258,6 +258,9 @@ def test_what_goes_wrong_in_the_reading_thread_is_said(tmp_path):
 def test_bad_input_is_an_error(tmp_path):
     with pytest.raises(InputError, match="batch_size must be at least 1"):
         extract(make_backbone(0), make_pictures(), cache=tmp_path, batch_size=0)
+    with pytest.raises(InputError, match="device must be one that torch can use here, such as cpu, got 'gpu'"):
+        extract(make_backbone(0), make_pictures(), cache=tmp_path, device="gpu")
+    assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("x")
     with pytest.raises(FileError, match="cannot be made"):
         extract(make_backbone(0), make_pictures(), cache=tmp_path / "file")

@@ -148,6 +148,17 @@ def test_logistic_regression_is_that_of_scikit_learn_with_the_chosen_penalty():
     torch.testing.assert_close(fitted.scores(query).double(), expected.double(), rtol=1e-2, atol=1e-2)
 
 
+def test_logistic_regression_of_two_labels_does_not_search_a_penalty():
+    features, labels = digits(20)
+    rows = torch.tensor([int((labels == label).nonzero()[0]) for label in (3, 7)])
+    fitted = LogisticRegression().fit(Training(features[rows], labels[rows], 10, 0))
+    assert fitted.chosen["C"] == 1.0
+    assert fitted.scores(features[rows]).argmax(1).tolist() == [3, 7]
+    for few in (rows[:1], rows[:1].repeat(4)):
+        with pytest.raises(InputError, match=f"at least 2 classes, but all {len(few)} given are of class 3"):
+            LogisticRegression().fit(Training(features[few], labels[few], 10, 0))
+
+
 def test_a_class_without_examples_is_never_predicted():
     features, labels = digits(300)
     kept = labels != 3

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from tests.cli.running import fails
 from tests.experiments.labelled import write_features, write_folder
 
 from torchkrr.cli import main
@@ -167,6 +168,14 @@ def test_options_that_make_no_sense_are_usage_errors(capsys, arguments, message)
         main(["transfer", *arguments])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["transfer", "probe"])
+@pytest.mark.parametrize("device", ["gpu", f"cuda:{torch.cuda.device_count()}", "meta"])
+def test_a_device_that_is_not_there_is_an_error_before_anything_else(command, device, tmp_path, capsys):
+    message = fails(capsys, command, "--dataset", "nowhere", "--device", device, "--out", tmp_path / "out", "--quiet")
+    assert f"device must be one that torch can use here, such as cpu, got '{device}'" in message
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_of_nothing_is_an_error():

@@ -28,7 +28,6 @@ class Table(NamedTuple):
 
     path: pathlib.Path
     names: tuple[str, ...]
-    types: tuple[Any, ...]  # of arrow
     delimiter: str | None  # None: Parquet
 
     @property
@@ -145,10 +144,10 @@ def listed(names: Sequence[str], most: int = 20) -> str:
 def _open_parquet(path: pathlib.Path) -> Table:
     try:
         with pa.parquet.ParquetFile(path) as file:
-            schema = file.schema_arrow
+            names = file.schema_arrow.names
     except (pa.ArrowException, OSError) as error:
         raise FileError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
-    return Table(path, _different(path, schema.names), tuple(schema.types), None)
+    return Table(path, _different(path, names), None)
 
 
 def _open_text(path: pathlib.Path, delimiter: str) -> Table:
@@ -171,7 +170,7 @@ def _open_text(path: pathlib.Path, delimiter: str) -> Table:
             f"{path} has a single column, {names[0]!r}, when separated by {DELIMITERS.get(delimiter, repr(delimiter))}. "
             f"It looks separated by {DELIMITERS[others[0]]}: pass it as --delimiter."
         )
-    return Table(path, _different(path, names), (pa.string(),) * len(names), delimiter)
+    return Table(path, _different(path, names), delimiter)
 
 
 def _different(path: pathlib.Path, names: Sequence[str]) -> tuple[str, ...]:

@@ -38,18 +38,16 @@ def target_labels(column: Any, name: str, place: Place, classes: Array | None = 
         values, strange = parsed(column, name, place)
         numeric = not strange and not _words(column) and bool((values == np.round(values)).all())
         return values.astype(np.int64) if numeric else text
-    if classes.dtype.kind in "iufb":
-        found = numbers(column, name, place).astype(classes.dtype)
-    else:
-        found = text.astype(classes.dtype)
-    unknown = ~np.isin(found, classes)
+    given = numbers(column, name, place) if classes.dtype.kind in "iufb" else text
+    # Before the cast, which cuts 1.7 down to the class 1, and "catfish" to "cat".
+    unknown = ~np.isin(given, classes)
     if unknown.any():
         at = int(np.flatnonzero(unknown)[0])
         raise InputError(
             f"Target {name!r} of {place.path} holds the class {text[at]!r} in row {place.first + at}, which the model "
             f"does not know. Its classes: {', '.join(map(str, classes.tolist()))}."
         )
-    return found
+    return given.astype(classes.dtype)
 
 
 def _words(column: Any) -> bool:

@@ -67,7 +67,10 @@ def texts(column: Any) -> Array:
     """Strings, `None` where a value is missing."""
     column = _decoded(column)
     found = np.empty(len(column), dtype=object)
-    found[:] = (column if is_text(column.type) else pa.compute.cast(column, pa.string())).to_pylist()
+    if pa.types.is_boolean(column.type):  # as the estimators write them, and pandas in CSV files; arrow writes them small
+        found[:] = [None if one is None else str(one) for one in column.to_pylist()]
+    else:
+        found[:] = (column if is_text(column.type) else pa.compute.cast(column, pa.string())).to_pylist()
     return found
 
 

@@ -70,17 +70,6 @@ def traffic_per_query(
     )
 
 
-def different_rows(num_neighbors: int, num_centers: int, queries_per_round: int) -> float:
-    """$u$ for queries that lie as the centers do, each row being a neighbor of any of them with probability M / N.
-
-    Example:
-        >>> round(different_rows(100, 1_000_000, 300), 1)
-        98.5
-    """
-    untouched = (1 - num_neighbors / num_centers) ** queries_per_round
-    return num_centers * (1 - untouched) / queries_per_round
-
-
 class Operations(NamedTuple):
     """Multiplications and additions for each query, all ranks together."""
 

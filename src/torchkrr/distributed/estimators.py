@@ -14,14 +14,11 @@ from torch import Tensor
 
 from ..core.local import Kind
 from ..errors import InputError
-from ..estimators.columns import Array
 from ..estimators.members import DenseSolved, Found, Member, Solved, dtypes_of, neighbors_of
-from ..estimators.predictor import EXPLAINED_AT_ONCE, EXPLAINED_WEIGHTS, Predictor
+from ..estimators.predictor import Predictor
 from ..estimators.rows import Centers, Rows, different_points
-from ..estimators.uncertainty import SAMPLES, Residuals, residuals_at
 from ..functional.local import solve_local
 from ..neighbors import ExactIndex
-from ..tuning.leave_one_out import sample_rows
 from .exchange import fetch, route_to
 from .neighborhoods import neighborhoods
 from .searching import Shard
@@ -33,7 +30,7 @@ def shard(estimator: Any, *, process_group: Any = None) -> None:
     """Let a fitted estimator, loaded on every rank, keep only this rank's part of its rows; it predicts as before.
 
     From then on predictions are collective: every rank asks for its own rows, at least one each, by the same method.
-    The estimator takes no new rows and cannot be saved.
+    The estimator takes no new rows, forgets none, and cannot be saved or copied.
 
     Example:
         >>> import numpy as np
@@ -47,6 +44,7 @@ def shard(estimator: Any, *, process_group: Any = None) -> None:
         ...     bool(np.allclose(model.predict([[0.3]]), expected))
         True
     """
+    estimator._predictor.check_whole()
     estimator._predictor = ShardedPredictor(estimator._predictor, Wire(process_group))
 
 
@@ -66,8 +64,6 @@ class ShardedPredictor(Predictor):
             whole.unit,
             whole.seed,
         )
-        self._left_out = sample_rows(count, SAMPLES, whole.seed, centers.points.device)
-        self._left_points, self._left_values = centers.points[self._left_out], centers.values[self._left_out]
         equal = bool((centers.weights == 1).all())
         part = Centers(centers.points[own].clone(), centers.values[own].clone(), centers.weights[own], centers.of_row[:0])
         solved: list[Solved] = []
@@ -79,34 +75,20 @@ class ShardedPredictor(Predictor):
                 solved.append(ShardedSolved(member, part, neighbors, equal, shards, wire))
         self._solved = solved
         self.centers = centers._replace(points=centers.points.new_empty(count, 0), values=centers.values.new_empty(count, 0))
+        which = self.sampled()
+        self._sampled = centers.points[which], centers.values[which]
 
-    def solved(self) -> list[Solved]:
-        assert self._solved is not None
-        return self._solved
+    def _centers_at(self, which: Tensor) -> tuple[Tensor, Tensor]:
+        return self._sampled  # which are all that is asked for
 
-    @torch.no_grad()
-    def residuals(self) -> Residuals:
-        if self._residuals is None:
-            self._residuals = residuals_at(self._left_out, self._left_points, self._left_values, self.solved(), self.members)
-        return self._residuals
-
-    def _center_weights(self, query: Tensor) -> Iterator[tuple[Array, Array]]:
+    def _member_weights(self, query: Tensor, at_once: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
         # All queries of a member at once: ranks with more of them must not ask more often.
         found = [solved.weights(query) for solved in self.solved()]
-        count = len(self._known_centers().points)
-        most = EXPLAINED_AT_ONCE if len(found) == 1 else EXPLAINED_WEIGHTS // count
-        for part in torch.arange(len(query)).split(max(1, min(EXPLAINED_AT_ONCE, most))):
-            if len(found) == 1:
-                (indices, weights), share = found[0], self.members[0].share
-                yield indices[part].numpy(), share * weights[part].double().numpy()
-                continue
-            total = torch.zeros(len(part), count, dtype=torch.float64)
-            for member, (indices, weights) in zip(self.members, found, strict=True):
-                total.scatter_add_(1, indices[part], member.share * weights[part].double())
-            yield torch.arange(count).expand(len(part), -1).numpy(), total.numpy()
+        for part in torch.arange(len(query)).split(at_once):
+            yield [(indices[part], weights[part]) for indices, weights in found]
 
-    def _changed(self, rows: Rows) -> None:
-        raise InputError("A sharded estimator takes no rows and forgets none. Change the one it was made from.")
+    def check_whole(self) -> None:
+        raise InputError("A sharded estimator holds a part of its rows. Save, copy, change or ask the one it was made from.")
 
 
 class ShardedSolved:
@@ -138,10 +120,11 @@ class ShardedSolved:
         shares = even_shards(len(which), self.wire.size)
         asked = which[shares.own(self.wire.rank)]
         rows, positions = torch.unique(asked, return_inverse=True)
-        (points,) = fetch(route_to(rows, self.shards, self.wire), self.points)
+        tensors = (self.points,) if self.ridges is None else (self.points, self.ridges)
+        points, *ridges = fetch(route_to(rows, self.shards, self.wire), *tensors)
         mean, power, _ = self._solve(points[positions], "mean", exclude=asked)
-        mean, power = (self.wire.gather(part, list(shares.sizes), "left out") for part in (mean, power))
-        return Found(mean, power.double().square() + self.ridge)
+        variance = power.double().square() + (ridges[0][positions] if ridges else self.ridge)
+        return Found(*(self.wire.gather(part, list(shares.sizes), "left out") for part in (mean, variance)))
 
     def _solve(self, query: Tensor, kind: Kind, exclude: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         query = query.to(self.dtype)

@@ -25,7 +25,6 @@ TIMEOUT = 60.0  # seconds
 class Launched(NamedTuple):
     rank: int
     size: int
-    restarts: int  # how often torchrun has started all ranks again
 
     @property
     def is_first(self) -> bool:
@@ -70,8 +69,7 @@ def launched(backend: str | None = None, *, timeout: float = TIMEOUT) -> Iterato
             "all were started, that the address can be reached, and GLOO_SOCKET_IFNAME if a machine has several networks."
         ) from error
     try:
-        restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-        yield Launched(dist.get_rank(), dist.get_world_size(), restarts)
+        yield Launched(dist.get_rank(), dist.get_world_size())
     finally:
         dist.destroy_process_group()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ..errors import FileError, InputError
+from ..errors import FileError, InputError, KernelRidgeWarning
 from ..tuning.scores import Loss
 from .choose import choose
 from .columns import Array
@@ -66,6 +67,7 @@ class KernelRidgeBase(BaseEstimator):
             scaled = rows._replace(values=(rows.values - unit.offset) / unit.unit)
             self._predictor = Predictor(scaled, members, unit.offset, unit.unit, wanted.seed)
             self._describe()
+        self._warn_if_local()
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Any:
@@ -78,6 +80,7 @@ class KernelRidgeBase(BaseEstimator):
         scaled = (tensor(values) - self._predictor.offset) / self._predictor.unit
         self._predictor.append(Rows(points, scaled, tensor(weights)))
         self._describe()
+        self._warn_if_local()
         return self
 
     def forget(self, rows: Any) -> Any:
@@ -87,6 +90,7 @@ class KernelRidgeBase(BaseEstimator):
             rows: their numbers, in the order in which rows were given; those after a forgotten one move up.
         """
         check_is_fitted(self)
+        self._predictor.check_whole()
         which = np.atleast_1d(np.asarray(rows))
         count = len(self._predictor.rows.points)
         if which.dtype.kind not in "iu" or which.ndim != 1:
@@ -125,6 +129,7 @@ class KernelRidgeBase(BaseEstimator):
             - X: `(Q, D)`; distances, indices: `(Q, M)`
         """
         check_is_fitted(self)
+        self._predictor.check_whole()
         most = len(self._predictor.rows.points) - (X is None)
         count = min(self.n_neighbors_, most) if n_neighbors is None else n_neighbors
         if not 1 <= count <= most:
@@ -164,11 +169,21 @@ class KernelRidgeBase(BaseEstimator):
 
     def _describe(self) -> None:
         """Attributes that say what was chosen: of the member with the largest share."""
-        first = self._predictor.members[0]
-        count = int((self._predictor.rows.weights > 0).sum())
+        first, neighbors = self._predictor.members[0], self._predictor.num_neighbors()
         self.kernel_, self.alpha_ = first.kernel, first.ridge
-        self.n_neighbors_ = count if first.num_neighbors is None else min(first.num_neighbors, count)
+        self.n_neighbors_ = int((self._predictor.rows.weights > 0).sum()) if neighbors is None else neighbors
         self.n_samples_fit_ = len(self._predictor.rows.points)
+
+    def _warn_if_local(self) -> None:
+        """Where every row was asked for, but they are too many."""
+        neighbors = self._predictor.num_neighbors()
+        if self._dense and neighbors is not None:
+            warnings.warn(
+                f"{type(self).__name__} has {len(self._predictor.different().points)} different rows, too many for one "
+                f"factorisation: each prediction uses the {neighbors} nearest. LocalKernelRidgeRegressor chooses how many.",
+                KernelRidgeWarning,
+                stacklevel=4,
+            )
 
     def _state(self) -> tuple[Tensors, Plain]:
         """Everything that was given and fitted, as tensors and plain values; `_from_state` is the inverse."""

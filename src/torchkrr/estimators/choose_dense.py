@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import NamedTuple
 
@@ -13,19 +12,17 @@ from torch import Tensor
 
 from .._progress import Progress
 from ..kernels import Kernel
+from ..tuning.select import scaled
 from .members import Member
 from .rows import Centers
 from .scales import Path, Problem, Scales, first_scale, learn_scales, try_around
-from .wanted import Wanted, base
+from .wanted import FACTORS, FIRST_FACTORS, LEAST_ROWS, Wanted, base
 
 CANDIDATES = ("matern32", "laplacian", "gaussian")
 SCREEN_ROWS = 300
-FIRST_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-FACTORS = (0.7, 1.0, 1.4)
 RIDGE_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)
 STEPS = 100
-LEAST_ROWS = 50  # to learn a metric from
 ROWS_PER_FEATURE = 3
 LEAST_SHARE = 0.05
 MOST_ROWS = 2000  # to choose from; more than that say no more about a few numbers
@@ -78,25 +75,20 @@ def _candidate(
     one = Problem(embedded, torch.zeros_like(groups), centers.values, centers.weights, profile)
     if given and not learn:
         start = Scales(torch.zeros(1, dtype=torch.float64), DEFAULT_RIDGE)
-        path = try_around(one, start, (1.0,), _ridges(wanted, RIDGES))
+        path = try_around(one, start, (1.0,), wanted.ridges(RIDGES))
     else:
         start = Scales(torch.tensor([0.0 if given else first_scale(embedded)], dtype=torch.float64), DEFAULT_RIDGE)
-        path = try_around(_some(one, generator), start, FIRST_FACTORS, _ridges(wanted, RIDGES))
+        path = try_around(_some(one, generator), start, FIRST_FACTORS, wanted.ridges(RIDGES))
         if learn:
             many = one._replace(groups=groups)
             first = Scales(path.scales.logs.expand(int(groups.max()) + 1).clone(), path.scales.ridge)
             around = learn_scales(many, first, steps=STEPS, generator=generator, bar=bar)
-            path = try_around(many, around, FACTORS, _ridges(wanted, [f * around.ridge for f in RIDGE_FACTORS]))
+            path = try_around(many, around, FACTORS, wanted.ridges([f * around.ridge for f in RIDGE_FACTORS]))
         else:
-            path = try_around(one, path.scales, FACTORS, _ridges(wanted, [f * path.scales.ridge for f in RIDGE_FACTORS]))
+            path = try_around(one, path.scales, FACTORS, wanted.ridges([f * path.scales.ridge for f in RIDGE_FACTORS]))
     bar.advance()
-    logs = path.scales.logs
-    scales = logs[0].exp() if len(logs) == 1 else logs.exp()
-    return _Candidate(_with_scales(name, logs, groups) if isinstance(name, Kernel) else chosen.kernel(scales), path)
-
-
-def _ridges(wanted: Wanted, otherwise: tuple[float, ...] | list[float]) -> tuple[float, ...]:
-    return tuple(otherwise) if wanted.ridge is None else (wanted.ridge,)
+    logs = path.scales.logs[0] if len(path.scales.logs) == 1 else path.scales.logs
+    return _Candidate(scaled(name, logs) if isinstance(name, Kernel) else chosen.kernel(logs.exp()), path)
 
 
 def _some(problem: Problem, generator: torch.Generator) -> Problem:
@@ -104,17 +96,6 @@ def _some(problem: Problem, generator: torch.Generator) -> Problem:
     if len(problem.embedded) <= SCREEN_ROWS:
         return problem
     return problem.rows(torch.randperm(len(problem.embedded), generator=generator)[:SCREEN_ROWS])
-
-
-def _with_scales(kernel: Kernel, logs: Tensor, groups: Tensor) -> Kernel:
-    """A fixed copy of the kernel, its lengthscales multiplied."""
-    changed = copy.deepcopy(kernel).requires_grad_(False)
-    if bool((logs == 0).all()):
-        return changed
-    factors = logs[0] if len(logs) == 1 else logs[groups]
-    scale = changed.log_lengthscale + factors
-    changed._buffers["log_lengthscale"] = scale if "log_lengthscale" in changed._buffers else None
-    return changed
 
 
 def _mixture(found: list[_Candidate], centers: Centers) -> tuple[Member, ...]:

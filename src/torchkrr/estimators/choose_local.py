@@ -20,23 +20,20 @@ from .embeddings import Columns
 from .members import Member
 from .rows import Centers
 from .scales import Problem, Scales, first_scale, learn_scales, try_around
-from .wanted import Base, Wanted, base, plain_base
+from .wanted import FACTORS, FIRST_FACTORS, LEAST_ROWS, Base, Wanted, base, plain_base
 
 CANDIDATES = ("matern32", "exponential", "plain matern52")
 NEIGHBORS = (10, 20, 50, 100, 200)  # more cost more than a prediction may
-FIRST_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-FACTORS = (0.7, 1.0, 1.4)
 FIRST_RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 RIDGE_FACTORS = (0.1, 0.3, 1.0, 3.0)
-LEAST_RIDGE = 1e-4  # to start from: a smaller one hardly has a gradient
-LEAST_ROWS = 50  # to learn a metric from
+FIRST_RIDGE = 1e-4  # to start from: a smaller one hardly has a gradient
 NEARLY = 0.01  # of the loss: what fewer neighbors or columns may cost
 SAMPLES = 1000
 SCREEN_ROWS = 400
 RANDOM_STEPS, NEAR_STEPS = 40, 200
 REFINE_STEPS, REFINE_SECONDS = 200, 15.0
 NEGLIGIBLE = (0.01, 0.001, 0.0001)  # shares of the mean squared distance that are tried to do without, largest first
-SINGLE_RIDGE = 1e-6  # least ridge whose neighbors are searched in float32
+SEARCHED_IN_SINGLE = 1e-6  # least ridge whose neighbors are searched in float32
 
 
 class _Choice(NamedTuple):
@@ -68,7 +65,7 @@ def choose_local(centers: Centers, wanted: Wanted) -> tuple[Member, ...]:
         values = values / values.sum(1, keepdim=True)
     if isinstance(wanted.kernel, Kernel):
         points, factors = centers.points.float(), FACTORS if learn else (1.0,)
-        found = _select(points, values, wanted.kernel, factors, _ridges(wanted, FIRST_RIDGES), wanted)
+        found = _select(points, values, wanted.kernel, factors, wanted.ridges(FIRST_RIDGES), wanted)
         best = _Choice(found, None, points)
     else:
         names = CANDIDATES if wanted.kernel is None else (wanted.kernel,)
@@ -81,7 +78,7 @@ def choose_local(centers: Centers, wanted: Wanted) -> tuple[Member, ...]:
     best = _without_idle_columns(values, best, wanted)
     count = _fewest(best.selection) if wanted.num_neighbors is None else wanted.num_neighbors
     ridge = best.selection.ridge
-    return (Member(best.kernel(), ridge, count, 1.0, wanted.ridge is None and ridge >= SINGLE_RIDGE),)
+    return (Member(best.kernel(), ridge, count, 1.0, wanted.ridge is None and ridge >= SEARCHED_IN_SINGLE),)
 
 
 @torch.no_grad()
@@ -94,10 +91,10 @@ def _learned(name: str, centers: Centers, values: Tensor, wanted: Wanted, learn:
     targets = centers.values - centers.values.mean(0)
     one = Problem(embedded, torch.zeros_like(chosen.groups), targets, centers.weights, chosen.profile())
     few = torch.randperm(len(embedded), generator=generator)[:SCREEN_ROWS]
-    start = Scales(torch.tensor([first_scale(embedded)], dtype=torch.float64), LEAST_RIDGE)
-    first = try_around(one.rows(few), start, FIRST_FACTORS, _ridges(wanted, FIRST_RIDGES)).scales
+    start = Scales(torch.tensor([first_scale(embedded)], dtype=torch.float64), FIRST_RIDGE)
+    first = try_around(one.rows(few), start, FIRST_FACTORS, wanted.ridges(FIRST_RIDGES)).scales
     kernel = chosen.profile(first.logs[0].exp())
-    alike = _select(mapped, values, kernel, FACTORS, _ridges(wanted, _times(first.ridge)), wanted)
+    alike = _select(mapped, values, kernel, FACTORS, wanted.ridges(_times(first.ridge)), wanted)
     if not learn or wanted.metric == "linear":
         bar.advance()
         return _Choice(alike, chosen.transform, mapped)
@@ -106,7 +103,7 @@ def _learned(name: str, centers: Centers, values: Tensor, wanted: Wanted, learn:
     scales = learn_scales(many, scales, steps=RANDOM_STEPS, generator=generator, bar=bar)
     scales = learn_scales(many, scales, steps=NEAR_STEPS, generator=generator, bar=bar, near=True)
     kernel = chosen.profile(scales.logs.exp()[chosen.groups])
-    best = _select(mapped, values, kernel, FACTORS, _ridges(wanted, _times(scales.ridge)), wanted)
+    best = _select(mapped, values, kernel, FACTORS, wanted.ridges(_times(scales.ridge)), wanted)
     bar.advance(note=f"{wanted.loss} {best.score:.4g}")
     return _Choice(best if best.score <= alike.score or wanted.metric == "ard" else alike, chosen.transform, mapped)
 
@@ -118,7 +115,7 @@ def _refined(values: Tensor, best: _Choice, wanted: Wanted) -> _Choice:
         values,
         kernel=best.selection.kernel,
         metric="linear" if wanted.metric == "linear" else "ard",
-        ridge=max(ridge, LEAST_RIDGE) if wanted.ridge is None else wanted.ridge,
+        ridge=max(ridge, FIRST_RIDGE) if wanted.ridge is None else wanted.ridge,
         learn_ridge=wanted.ridge is None,
         learning_rate=0.03,
         steps=REFINE_STEPS,
@@ -127,7 +124,7 @@ def _refined(values: Tensor, best: _Choice, wanted: Wanted) -> _Choice:
         seed=wanted.seed,
         progress=wanted.progress,
     )
-    ridges = _ridges(wanted, _times(learned.ridge))
+    ridges = wanted.ridges(_times(learned.ridge))
     return best._replace(selection=_select(best.mapped, values, learned.kernel, FACTORS, ridges, wanted))
 
 
@@ -178,10 +175,6 @@ def _fewest(choice: Selection) -> int:
 
 def _times(ridge: float) -> tuple[float, ...]:
     return tuple(factor * ridge for factor in RIDGE_FACTORS)
-
-
-def _ridges(wanted: Wanted, otherwise: tuple[float, ...]) -> tuple[float, ...]:
-    return otherwise if wanted.ridge is None else (wanted.ridge,)
 
 
 def _counts(wanted: int | None, rows: int) -> list[int]:

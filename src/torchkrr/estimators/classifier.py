@@ -115,9 +115,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         return found.astype(query.numpy().dtype)
 
     def _temperature(self) -> float:
-        solved = self._predictor.solved()
-        centers = self._predictor.centers
-        assert centers is not None
+        solved, centers = self._predictor.solved(), self._predictor.different()
         if len(centers.points) < 3:
             return 1.0
         which = self._predictor.sampled()

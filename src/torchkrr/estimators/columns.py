@@ -68,7 +68,8 @@ def levels(series: Any) -> Array:
 
 
 def _level(value: Any) -> str | None:
-    if value is None or value != value or type(value).__name__ == "NAType":
+    # The NA of pandas before any comparison: what it compares to is NA again, and neither true nor false.
+    if value is None or type(value).__name__ == "NAType" or value != value:
         return None
     if isinstance(value, (bool, np.bool_)):
         return str(bool(value))

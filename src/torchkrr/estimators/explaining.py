@@ -27,10 +27,10 @@ def rows_behind(
     shares = rows.weights.numpy()[order] / centers.weights.numpy()[of_row[order]]
     chosen = [_largest(*_spread(*block, sizes, starts, order, shares), most) for block in blocks]
     width = max(block.shape[1] for block, _ in chosen)
-    # The first row again, with no weight.
     filled = [np.pad(block, ((0, 0), (0, width - block.shape[1])), mode="edge") for block, _ in chosen]
     weights = [np.pad(block, ((0, 0), (0, width - block.shape[1]))) for _, block in chosen]
     found, total = np.concatenate(filled), np.concatenate(weights)
+    # The first row again, with no weight.
     return np.where(total == 0, found[:, :1], found).astype(np.int64), total
 
 

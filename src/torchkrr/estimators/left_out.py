@@ -23,13 +23,13 @@ class LeftOut(NamedTuple):
 def left_out(estimator: Any) -> LeftOut | None:
     """Leave-one-out of a fitted estimator, with what it chose; `None` below three different rows."""
     predictor = estimator._predictor
-    solved = predictor.solved()
-    if len(predictor.centers.points) < 3:
+    solved, centers = predictor.solved(), predictor.different()
+    if len(centers.points) < 3:
         return None
     which = predictor.sampled()
     with threads(estimator.n_jobs):
         means = mixed(predictor.members, [one.left_out(which) for one in solved]).mean.double()
-    values = predictor.centers.values[which]
+    values = centers.values[which]
     if isinstance(estimator, LocalKernelRidgeClassifier):
         return LeftOut(torch.softmax(means / estimator.temperature_, dim=1).numpy(), values.numpy())
     return LeftOut(*((part * predictor.unit + predictor.offset).numpy() for part in (means, values)))

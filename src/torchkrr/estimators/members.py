@@ -21,9 +21,9 @@ from ..kernels import Kernel
 from ..neighbors import ExactIndex
 from .rows import Centers
 
-MOST_DENSE = 5000  # centers; a member for every center has this many neighbors at most
-DENSE_BUT_LOCAL = 400
-SINGLE_RIDGE = 1e-3  # least ridge that is solved in float32
+MOST_DENSE = 5000  # different rows in one factorisation: its time grows with their cube
+DENSE_BUT_LOCAL = 400  # nearest rows in each prediction of a member for every row, where they are more than that
+SOLVED_IN_SINGLE = 1e-3  # least ridge that is solved in float32
 RAISED = 1e-12
 
 
@@ -32,12 +32,12 @@ class Member(NamedTuple):
     ridge: float
     num_neighbors: int | None  # None: every center
     share: float  # of the prediction
-    single: bool = False  # neighbors are searched in float32 whatever the data
+    search_in_single: bool = False  # neighbors are searched in float32 whatever the data
 
 
 class Found(NamedTuple):
     mean: Tensor  # (Q, C)
-    variance: Tensor  # (Q,) of an observation, in units of the scale
+    variance: Tensor  # (Q,) in units of the scale: of an observation, or of the mean of rows that a left-out center is
 
 
 class Solved(Protocol):
@@ -59,23 +59,23 @@ def mixed(members: Sequence[Member], parts: Sequence[Found]) -> Found:
     return Found(mean, variance)
 
 
-def solve(member: Member, centers: Centers, *, most_dense: int = MOST_DENSE) -> Solved:
-    neighbors = neighbors_of(member, len(centers.points), most_dense)
+def solve(member: Member, centers: Centers) -> Solved:
+    neighbors = neighbors_of(member, len(centers.points))
     return DenseSolved(member, centers) if neighbors is None else LocalSolved(member, centers, neighbors)
 
 
-def neighbors_of(member: Member, count: int, most_dense: int = MOST_DENSE) -> int | None:
+def neighbors_of(member: Member, count: int) -> int | None:
     """How many of `count` centers take part in a prediction of a member; `None` for all of them, in one factorisation."""
-    if member.num_neighbors is None and count <= most_dense:
+    if member.num_neighbors is None and count <= MOST_DENSE:
         return None
     return min(DENSE_BUT_LOCAL if member.num_neighbors is None else member.num_neighbors, count)
 
 
 def dtypes_of(member: Member, points: Tensor) -> tuple[torch.dtype, torch.dtype]:
     """What neighbors are searched in, and what is solved in."""
-    searched = torch.float32 if member.single else points.dtype
+    searched = torch.float32 if member.search_in_single else points.dtype
     # Below this ridge float32 resolves hardly any cell: each would be solved twice.
-    return searched, torch.float64 if member.ridge < SINGLE_RIDGE else searched
+    return searched, torch.float64 if member.ridge < SOLVED_IN_SINGLE else searched
 
 
 class DenseSolved:
@@ -83,10 +83,10 @@ class DenseSolved:
 
     def __init__(self, member: Member, centers: Centers) -> None:
         self.kernel, self.values, self.dtype = member.kernel, centers.values, centers.points.dtype
-        self.ridge = member.ridge
+        self.ridge, self.ridges = member.ridge, member.ridge / centers.weights
         self.embedded = self.kernel.embed(centers.points.double())
         gram = self.kernel.of_squared(squared_distances(self.embedded, self.embedded))
-        self.factor = _factor(gram, member.ridge / centers.weights)
+        self.factor = _factor(gram, self.ridges)
         self.total = torch.cholesky_solve(torch.ones(len(gram), 1, dtype=torch.float64), self.factor)  # A^-1 1
         solved = torch.cholesky_solve(self.values, self.factor)
         self.trend = solved.sum(0, keepdim=True) / self.total.sum()  # (1, C)
@@ -117,8 +117,8 @@ class DenseSolved:
         projected = inverse - self.total @ self.total.mT / self.total.sum()
         diagonal = projected.diagonal().clamp_min(1e-300)
         means = self.values - (projected @ self.values) / diagonal.unsqueeze(1)
-        # 1 / P_ii is the variance of the row itself, with its own ridge in it.
-        return Found(means[which].to(self.dtype), (1 / diagonal)[which].clamp_min(self.ridge))
+        # 1 / P_ii is the variance of the center itself, with its own ridge in it.
+        return Found(means[which].to(self.dtype), torch.maximum(1 / diagonal, self.ridges)[which])
 
     def _cross(self, query: Tensor) -> Tensor:
         return self.kernel.of_squared(squared_distances(self.kernel.embed(query.double()), self.embedded))  # (Q, N)
@@ -180,7 +180,8 @@ class LocalSolved:
         assert self.index.points is not None
         indices = self.index.search(self.index.points[which], others, exclude=which).indices
         mean, power = self._solve(query, embedded, indices, "mean")
-        return Found(mean, power.double().square() + self.ridge)
+        ridges = self.ridges[which] if isinstance(self.ridges, Tensor) else self.ridges
+        return Found(mean, power.double().square() + ridges)
 
     def _nearest(self, query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The query in the dtype of the solve, its embedding, and its neighbors."""

@@ -14,9 +14,9 @@ from ..neighbors import nearest
 from ..tuning.leave_one_out import sample_rows
 from .columns import Array
 from .explaining import rows_behind
-from .members import Member, Solved, mixed, solve
+from .members import Member, Solved, mixed, neighbors_of, solve
 from .rows import Centers, Rows, different_points
-from .uncertainty import SAMPLES, Residuals, residuals_of
+from .uncertainty import SAMPLES, Residuals, residuals_at
 
 EXPLAINED_AT_ONCE = 256  # queries
 EXPLAINED_WEIGHTS = 4_000_000  # of all centers, at once
@@ -35,6 +35,7 @@ class Predictor:
         self._residuals: Residuals | None = None
 
     def append(self, rows: Rows) -> None:
+        self.check_whole()
         self._changed(self.rows.append(rows))
 
     def forget(self, which: Tensor) -> None:
@@ -45,19 +46,35 @@ class Predictor:
             raise InputError("Forgetting these rows would leave none. Keep at least one row of positive weight.")
         self._changed(left)
 
+    def check_whole(self) -> None:
+        """That every row is here, for whatever needs them all; a predictor that holds a part of them raises."""
+
     def _changed(self, rows: Rows) -> None:
         self.rows = rows
         self.centers = self._solved = self._residuals = None
 
     def sampled(self) -> Tensor:
         """Centers to leave out."""
-        return sample_rows(len(self._known_centers().points), SAMPLES, self.seed, torch.device("cpu"))
+        return sample_rows(len(self.different().points), SAMPLES, self.seed, torch.device("cpu"))
+
+    def different(self) -> Centers:
+        """The different points among the rows."""
+        if self.centers is None:
+            self.centers = different_points(self.rows)
+        return self.centers
 
     def solved(self) -> list[Solved]:
-        if self._solved is None or self.centers is None:
-            self.centers = different_points(self.rows)
-            self._solved = [solve(member, self.centers) for member in self.members]
+        if self._solved is None:
+            self._solved = [solve(member, self.different()) for member in self.members]
         return self._solved
+
+    def num_neighbors(self) -> int | None:
+        """How many rows take part in a prediction of the first member; `None` for all."""
+        first, rows = self.members[0], int((self.rows.weights > 0).sum())
+        neighbors = neighbors_of(first, rows)
+        if first.num_neighbors is None and neighbors is not None:  # too many for all, unless there are copies among them
+            neighbors = neighbors_of(first, len(self.different().points))
+        return neighbors
 
     @torch.no_grad()
     def predict(self, query: Tensor) -> Tensor:
@@ -70,41 +87,51 @@ class Predictor:
         return (total.double() * self.unit + self.offset).to(query.dtype)
 
     @torch.no_grad()
-    def std(self, query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Predictions and their standard deviations `(Q, C)`, float64, and how many of them hold a share of residuals."""
+    def std(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Predictions and their standard deviations `(Q, C)`, float64."""
         found = mixed(self.members, [solved.find(query) for solved in self.solved()])
-        residuals = self.residuals()
-        scale = residuals.scale(self.members[0].kernel.embed(query))  # (Q, C)
+        scale = self.residuals().scale(self.members[0].kernel.embed(query))  # (Q, C)
         std = scale * found.variance.sqrt().unsqueeze(1)
-        return found.mean.double() * self.unit + self.offset, std * self.unit, residuals.scores
+        return found.mean.double() * self.unit + self.offset, std * self.unit
 
     @torch.no_grad()
     def residuals(self) -> Residuals:
         """Of leave-one-out, over some of the centers."""
         if self._residuals is None:
-            self._residuals = residuals_of(self.solved(), self.members, self._known_centers(), self.seed)
+            which = self.sampled()
+            points, values = self._centers_at(which)
+            self._residuals = residuals_at(which, points, values, self.solved(), self.members)
         return self._residuals
+
+    def _centers_at(self, which: Tensor) -> tuple[Tensor, Tensor]:
+        """Points and values of the sampled centers."""
+        centers = self.different()
+        return centers.points[which], centers.values[which]
 
     @torch.no_grad()
     def explain(self, query: Tensor, most: int | None) -> tuple[Array, Array]:
         """Rows and weights of each prediction, largest weight first, `(Q, R)` each."""
-        rows, weights = rows_behind(self._center_weights(query), self.rows, self._known_centers(), most)
+        rows, weights = rows_behind(self._center_weights(query), self.rows, self.different(), most)
         return rows, weights.astype(query.numpy().dtype)
 
     def _center_weights(self, query: Tensor) -> Iterator[tuple[Array, Array]]:
         """Centers, each once, and their weights in each prediction, for some queries after others."""
-        count = len(self._known_centers().points)
+        count = len(self.different().points)
         most = EXPLAINED_AT_ONCE if len(self.members) == 1 else EXPLAINED_WEIGHTS // count
-        for part in query.split(max(1, min(EXPLAINED_AT_ONCE, most))):
-            found = [solved.weights(part) for solved in self.solved()]
+        for found in self._member_weights(query, max(1, min(EXPLAINED_AT_ONCE, most))):
             if len(found) == 1:
                 (indices, weights), share = found[0], self.members[0].share
                 yield indices.numpy(), share * weights.double().numpy()
                 continue
-            total = torch.zeros(len(part), count, dtype=torch.float64)
+            total = torch.zeros(len(found[0][0]), count, dtype=torch.float64)
             for member, (indices, weights) in zip(self.members, found, strict=True):
                 total.scatter_add_(1, indices, member.share * weights.double())
-            yield torch.arange(count).expand(len(part), -1).numpy(), total.numpy()
+            yield torch.arange(count).expand(len(total), -1).numpy(), total.numpy()
+
+    def _member_weights(self, query: Tensor, at_once: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Centers and weights of each member, for `at_once` queries after others."""
+        for part in query.split(at_once):
+            yield [solved.weights(part) for solved in self.solved()]
 
     def nearest_rows(self, query: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
         """Distances in the metric of the first member, and rows, `(Q, count)`; without a query, to the nearest others."""
@@ -116,12 +143,8 @@ class Predictor:
         distances = torch.linalg.vector_norm(points[indices] - wanted.unsqueeze(1), dim=-1)
         return distances, indices
 
-    def _known_centers(self) -> Centers:
-        self.solved()
-        assert self.centers is not None
-        return self.centers
-
     def __getstate__(self) -> dict[str, Any]:
+        self.check_whole()
         return {**self.__dict__, "centers": None, "_solved": None, "_residuals": None}
 
 

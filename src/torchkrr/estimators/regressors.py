@@ -44,7 +44,7 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
         return self._partial_fit(X, y, sample_weight)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predictions, and with `return_std` the standard deviation of a new observation at each row.
+        """Predictions, and with `return_std` the standard deviation of a new observation, of weight one, at each row.
 
         Shape:
             - X: `(Q, D)`; prediction and deviation: `(Q,)`, or `(Q, C)` if `y` had two dimensions
@@ -53,12 +53,12 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
         with threads(self.n_jobs):
             if not return_std:
                 return self._shaped(self._predictor.predict(query).numpy())
-            mean, std, _ = self._predictor.std(query)
+            mean, std = self._predictor.std(query)
         kind = query.numpy().dtype
         return self._shaped(mean.numpy().astype(kind)), self._shaped(std.numpy().astype(kind))
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Interval:
-        """Limits between which a new observation falls with probability `coverage`.
+        """Limits between which a new observation, of weight one, falls with probability `coverage`.
 
         From leave-one-out residuals (conformal, jackknife); infinite where there are too few rows for the coverage.
 
@@ -73,7 +73,7 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
             raise InputError(f"coverage must be a number between 0 and 1, such as 0.9, got {coverage!r}.")
         query = self._query(X)
         with threads(self.n_jobs):
-            mean, std, _ = self._predictor.std(query)
+            mean, std = self._predictor.std(query)
             half = self._predictor.residuals().quantile(float(coverage)) * std
         kind = query.numpy().dtype
         first, second, lower, upper = (one.numpy().astype(kind) for one in (mean, std, mean - half, mean + half))
@@ -170,11 +170,16 @@ class LocalKernelRidgeRegressor(_Regressor):
 class KernelRidgeRegressor(_Regressor):
     r"""Kernel ridge regression on all training rows, for up to about five thousand of them.
 
-    The cost of a fit grows with the cube of the number of rows; beyond 5000 different ones use `LocalKernelRidgeRegressor`.
+    The cost of a fit grows with the cube of the number of rows. Beyond 5000 different rows each prediction uses the 400
+    nearest, with a warning: `LocalKernelRidgeRegressor` chooses how many.
 
     Args:
         alpha, kernel, categorical_features, warm_start, random_state, n_jobs, verbose: as in `LocalKernelRidgeRegressor`.
         metric: `None`, `"ard"` or `"auto"`, as there.
+
+    Attributes:
+        kernel_, alpha_: what was chosen, as there.
+        n_neighbors_: how many rows take part in a prediction: all, or the 400 nearest.
 
     Example:
         >>> import numpy as np

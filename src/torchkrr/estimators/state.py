@@ -29,6 +29,7 @@ KERNELS: dict[str, type[Kernel]] = {
 
 
 def predictor_state(predictor: Predictor) -> tuple[Tensors, Plain]:
+    predictor.check_whole()
     rows = predictor.rows
     tensors = {"points": rows.points, "values": rows.values, "weights": rows.weights}
     tensors |= {"offset": predictor.offset, "unit": predictor.unit}
@@ -41,7 +42,7 @@ def predictor_state(predictor: Predictor) -> tuple[Tensors, Plain]:
                 "ridge": member.ridge,
                 "num_neighbors": member.num_neighbors,
                 "share": member.share,
-                "single": member.single,
+                "single": member.search_in_single,
             }
         )
     # Two names must not share memory in a file.

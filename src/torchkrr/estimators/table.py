@@ -151,11 +151,16 @@ def encode_column(learned: Column, given: Any, at: int) -> Array:
         missing = np.isnan(values)
         filled = np.where(missing, learned.median, values)
         return np.stack([filled, missing.astype(np.float64)], 1) if learned.indicator else filled[:, None]
-    places = {level: place for place, level in enumerate(learned.levels)}
-    codes = np.array([places.get(level, len(places)) for level in levels(given)], dtype=np.int64)
+    codes = _codes(levels(given), learned.levels)
     if learned.kind == "few":
-        return np.eye(len(places) + 1)[codes][:, :-1]
+        return np.eye(len(learned.levels) + 1)[codes][:, :-1]
     return np.array(learned.means)[codes]
+
+
+def _codes(found: Array, known: Sequence[str | None]) -> Array:
+    """The place of each level among the known ones, and `len(known)` for the others."""
+    places = {level: place for place, level in enumerate(known)}
+    return np.array([places.get(level, len(places)) for level in found], dtype=np.int64)
 
 
 def _number(values: Array, used: Array) -> Column:
@@ -174,8 +179,7 @@ def _category(found: Array, values: Array, weights: Array) -> Column:
 
 def _means(found: Array, known: tuple[str | None, ...], values: Array, weights: Array) -> Array:
     """Of each level, and last of all rows, `(levels + 1, C)`."""
-    places = {level: place for place, level in enumerate(known)}
-    codes = np.array([places.get(level, len(places)) for level in found], dtype=np.int64)
+    codes = _codes(found, known)
     everywhere = (weights[:, None] * values).sum(0) / weights.sum()
     sums = np.zeros((len(known) + 1, values.shape[1]))
     counts = np.zeros(len(known) + 1)
@@ -187,8 +191,7 @@ def _means(found: Array, known: tuple[str | None, ...], values: Array, weights: 
 
 
 def _out_of_fold(found: Array, learned: Column, values: Array, weights: Array, fold: Array) -> Array:
-    places = {level: place for place, level in enumerate(learned.levels)}
-    codes = np.array([places.get(level, len(places)) for level in found], dtype=np.int64)
+    codes = _codes(found, learned.levels)
     encoded = np.empty((len(found), values.shape[1]))
     for one in range(int(fold.max()) + 1):
         inside = fold == one

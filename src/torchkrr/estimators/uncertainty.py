@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from ..neighbors import nearest
-from ..tuning.leave_one_out import sample_rows
 from .members import Member, Solved, mixed
-from .rows import Centers
 
 SAMPLES = 2000
 NEARBY = 30
@@ -44,11 +42,6 @@ class Residuals(NamedTuple):
         """How many standard deviations an interval reaches, `(C,)`; infinite where too few residuals are known."""
         rank = math.ceil((len(self.scores) + 1) * coverage - 1e-9)
         return self.scores[rank - 1] if rank <= len(self.scores) else torch.full_like(self.scores[0], math.inf)
-
-
-def residuals_of(solved: Sequence[Solved], members: Sequence[Member], centers: Centers, seed: int) -> Residuals:
-    which = sample_rows(len(centers.points), SAMPLES, seed, centers.points.device)
-    return residuals_at(which, centers.points[which], centers.values[which], solved, members)
 
 
 def residuals_at(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -13,6 +14,10 @@ from ..tuning.scores import Loss
 from .embeddings import Staircase, values_and_ranks
 
 Metric = Literal["ard", "linear", "auto"] | None
+# Factors of a lengthscale to try: around a first guess, and around one that was found.
+FIRST_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+FACTORS = (0.7, 1.0, 1.4)
+LEAST_ROWS = 50  # to learn a metric from
 PROFILES: dict[str, type[Kernel]] = {
     "exponential": Exponential,
     "matern32": Matern32,
@@ -33,6 +38,10 @@ class Wanted(NamedTuple):
     loss: Loss
     seed: int
     progress: bool
+
+    def ridges(self, otherwise: Sequence[float]) -> tuple[float, ...]:
+        """Those to try: the one that was given, or `otherwise`."""
+        return tuple(otherwise) if self.ridge is None else (self.ridge,)
 
 
 class Base(NamedTuple):

@@ -19,9 +19,8 @@ SCHEMAS = (
 _declared: list[torch.library.Library] = []  # a declaration lasts as long as its library object
 
 
-def torchvision_module(name: str = "torchvision") -> ModuleType:
-    """`torchvision`, or a part of it. Where its import fails for want of two operators, these are declared first."""
-    what = "This backbone"
+def torchvision_module(name: str = "torchvision", what: str = "This backbone") -> ModuleType:
+    """`torchvision`, or a part of it, which `what` needs. Two operators that its import may want are declared if missing."""
     try:
         needed("torchvision", what)
     except RuntimeError as error:

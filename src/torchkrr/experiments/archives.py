@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import zipfile
+import zlib
 from typing import Any
 
 import numpy as np
@@ -137,7 +138,7 @@ def _read(path: pathlib.Path) -> dict[str, Array]:
             if not set(file.files) & known:
                 raise FileError(f"{path} has no array of a known name, only: {', '.join(unknown) or 'none'}. {EXPECTED}.")
             arrays = {name: file[name] for name in file.files if name in known}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, FileError):
             raise
         raise FileError(f"{path} cannot be read as an .npz file: {error}. {EXPECTED}.") from error

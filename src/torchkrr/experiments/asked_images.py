@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import zipfile
+import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -29,7 +31,7 @@ class Asked(NamedTuple):
 def read_asked(head: Head, paths: Sequence[str], *, weights: str | None = None, progress: bool = False) -> Asked:
     """The features that the head wants: of image files and folders of them by its backbone, or from .npz files."""
     if head.backbone is None:
-        return _given_features(paths)
+        return _given_features(paths, head.layer.centers.shape[1])
     files = _image_files(paths)
     backbone = open_same_backbone(head, weights=weights)
     parts = []
@@ -77,7 +79,7 @@ def _image_files(paths: Sequence[str]) -> list[pathlib.Path]:
     return files
 
 
-def _given_features(paths: Sequence[str]) -> Asked:
+def _given_features(paths: Sequence[str], width: int) -> Asked:
     names, parts = [], []
     for path in paths:
         if pathlib.Path(path).suffix != ".npz":
@@ -86,10 +88,15 @@ def _given_features(paths: Sequence[str]) -> Asked:
                 f"got {path}."
             )
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            # Opened here: of a damaged archive numpy leaves the file open.
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
                 found = torch.from_numpy(np.ascontiguousarray(arrays["features"], dtype=np.float32))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise FileError(f"{path} cannot be read as an .npz file with an array `features`: {error}.") from error
+        if found.ndim != 2 or found.shape[1] != width:
+            raise FileError(
+                f"The features of {path} have shape {tuple(found.shape)}, but the head was made from rows of {width}."
+            )
         parts.append(found)
         names += [f"{path} row {row}" for row in range(len(found))]
     return Asked(names, torch.cat(parts))

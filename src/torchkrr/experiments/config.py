@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from .._checks import check_device
 from ..errors import InputError
 from ..models.pooling import Pooling
 from .lineup import LINEUP, readout_named
@@ -62,6 +63,7 @@ class Config:
             raise InputError(f"seeds must be at least 1, got {self.seeds}.")
         for name in self.readouts:
             readout_named(name)
+        check_device(self.device)
 
     @property
     def network(self) -> str:

@@ -65,7 +65,7 @@ def cache_folder() -> pathlib.Path:
 
 
 def _digits(test_share: float, seed: int) -> Split:
-    bundled = needed("sklearn.datasets", "The dataset digits").load_digits()
+    bundled = needed("sklearn.datasets", "The dataset digits", extra="demo").load_digits()
     pixels = np.round(bundled.images * (255 / 16)).astype(np.uint8)  # counts from 0 to 16
     labels, classes = torch.from_numpy(bundled.target.astype(np.int64)), [str(digit) for digit in range(10)]
     rows = stratified_split("digits", labels, classes, test_share=test_share, seed=seed)
@@ -89,7 +89,7 @@ def _cifar10() -> Split:
 
 
 def _download_cifar10(path: pathlib.Path) -> None:
-    datasets = torchvision_module("torchvision.datasets")
+    datasets = torchvision_module("torchvision.datasets", "The dataset cifar10")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.redirect_stdout(io.StringIO()):

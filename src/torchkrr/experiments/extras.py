@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
+from .._extras import install_command
 from ..errors import MissingExtraError
 
 
-def needed(module: str, what: str) -> ModuleType:
-    """An optional package, or an error that says what needs it and how to get it.
+def needed(module: str, what: str, *, extra: str = "vision") -> ModuleType:
+    """An optional package, or an error that says what needs it and which extra brings it.
 
     Example:
         >>> needed("math", "Counting").floor(1.5)
@@ -21,4 +22,4 @@ def needed(module: str, what: str) -> ModuleType:
         package = module.split(".")[0]
         if error.name is None or error.name.split(".")[0] != package:
             raise
-        raise MissingExtraError(f'{what} needs {package}, which is not installed: pip install "torchkrr[vision]".') from None
+        raise MissingExtraError(f"{what} needs {package}, which is not installed: {install_command(extra)}.") from None

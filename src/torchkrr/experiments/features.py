@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__
-from .._checks import check_at_least_one, check_finite
+from .._checks import check_at_least_one, check_device, check_finite
 from .._chunking import new_pool, ranges
 from .._progress import Progress
 from ..distributed.team import ALONE, Alone
@@ -73,6 +73,8 @@ def extract(
         True
     """
     check_at_least_one("batch_size", batch_size)
+    device = team.device(device)
+    check_device(device)
     if not len(pictures):
         raise InputError(f"{pictures.name} has no pictures.")
     fingerprints = team.first(lambda: (backbone.fingerprint, pictures.fingerprint()))
@@ -83,7 +85,7 @@ def extract(
         return Extracted(mapped(place, shape), about["seconds"], reused=True)
     batch_size, done = team.first(begin, place, shape, batch_size)
     batches = ranges(len(pictures), batch_size)
-    _compute(backbone, pictures, place, batches, done, torch.device(team.device(device)), progress, team)
+    _compute(backbone, pictures, place, batches, done, torch.device(device), progress, team)
     seconds = team.first(lambda: sum(line["seconds"] for line in done.values()))
     about = {
         "pictures": pictures.name,

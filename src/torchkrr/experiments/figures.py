@@ -67,7 +67,7 @@ def write_figure(path: str | os.PathLike[str], cells: Sequence[Cell]) -> None:
 def svg_of(figure: Any) -> str:
     """The figure as the text of an SVG image, on a transparent ground."""
     drawn = io.BytesIO()
-    with needed("matplotlib", "Figures").rc_context({"svg.hashsalt": "torchkrr"}):
+    with needed("matplotlib", "Figures", extra="plot").rc_context({"svg.hashsalt": "torchkrr"}):
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return drawn.getvalue().decode()
 
@@ -127,7 +127,7 @@ def draw_indicator(indicators: Sequence[float], accuracies: Sequence[float], loo
 def new_figure(size: tuple[float, float]) -> Any:
     """An empty figure, in inches."""
     # Not pyplot: it keeps figures, and may want a screen.
-    return needed("matplotlib.figure", "Figures").Figure(figsize=size, layout="constrained")
+    return needed("matplotlib.figure", "Figures", extra="plot").Figure(figsize=size, layout="constrained")
 
 
 def _dress(axes: Any, look: Look, budgets: list[int], title: str, label: str) -> None:

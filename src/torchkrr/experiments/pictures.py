@@ -147,7 +147,7 @@ class Split(NamedTuple):
 
 def read_picture(path: pathlib.Path) -> Array:
     """A picture file as `(H, W, 3)` uint8: upright, on white where it is transparent, 16-bit grey scaled down."""
-    image_module, operations = needed("PIL.Image", "Reading pictures"), needed("PIL.ImageOps", "Reading pictures")
+    image_module, operations = (needed(name, "Reading pictures", extra="demo") for name in ("PIL.Image", "PIL.ImageOps"))
     try:
         with image_module.open(path) as file:
             image = operations.exif_transpose(file)

@@ -14,7 +14,7 @@ FEW_PIXELS = 64  # below it a picture is kept as it is, and shown with its pixel
 
 def data_uri(picture: Array) -> tuple[str, bool]:
     """A picture `(H, W, 3)` as the address of an image, and whether its pixels should show."""
-    image = needed("PIL.Image", "Pictures in a report").fromarray(picture)
+    image = needed("PIL.Image", "Pictures in a report", extra="demo").fromarray(picture)
     small = max(image.size) <= FEW_PIXELS
     image.thumbnail((LARGEST, LARGEST))
     drawn = io.BytesIO()

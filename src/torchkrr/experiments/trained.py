@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..errors import MissingExtraError
+from ..errors import InputError, MissingExtraError
 from ..transforms import Standardize
 from .readouts import Fitted, Training
 from .subsamples import held_out
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+UNSEARCHED = 1.0  # penalty where there is nothing to choose it by: the default of scikit-learn
 
 
 @dataclass(frozen=True)
@@ -76,25 +77,38 @@ class LogisticRegression:
     most_iterations: int = 500
 
     def fit(self, training: Training) -> Fitted:
-        model_of = _sklearn("linear_model").LogisticRegression
+        different = training.labels.unique()
+        if len(different) < 2:
+            raise InputError(
+                f"Logistic regression needs labels of at least 2 classes, but all {len(training.labels)} given are of class "
+                f"{int(different[0])}. Take a larger budget, or other readouts."
+            )
         standardize = Standardize().fit(training.features)
-        features, labels = standardize(training.features).numpy(), training.labels.numpy()
-        fit, judge = (rows.numpy() for rows in held_out(training.labels, self.validation_share, training.seed))
-        trial = model_of(warm_start=True, max_iter=self.most_iterations)
-        losses = {}
+        features = standardize(training.features).numpy()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", _sklearn("exceptions").ConvergenceWarning)
-            for inverse in sorted(self.penalties):  # each starts from the one before it, which is smoother
-                trial.set_params(C=inverse).fit(features[fit], labels[fit])
-                found = torch.from_numpy(_logits(trial, features[judge], training.num_classes))
-                losses[inverse] = float(cross_entropy(found.double(), training.labels[judge]))
-            best = min(losses, key=lambda inverse: losses[inverse])
-            model = model_of(C=best, max_iter=self.most_iterations).fit(features, labels)
+            best = self._best_penalty(features, training)
+            model = self._model(C=best).fit(features, training.labels.numpy())
 
         def scores(query: Tensor) -> Tensor:
             return torch.from_numpy(_logits(model, standardize(query).numpy(), training.num_classes))
 
         return Fitted(scores, 1.0, {"C": best, "iterations": int(max(model.n_iter_))})
+
+    def _best_penalty(self, features: np.ndarray[Any, Any], training: Training) -> float:
+        fit, judge = held_out(training.labels, self.validation_share, training.seed)
+        if len(training.labels[fit].unique()) < 2:  # a few rows, which say nothing about a penalty
+            return UNSEARCHED
+        trial = self._model(warm_start=True)
+        losses = {}
+        for inverse in sorted(self.penalties):  # each starts from the one before it, which is smoother
+            trial.set_params(C=inverse).fit(features[fit.numpy()], training.labels[fit].numpy())
+            found = torch.from_numpy(_logits(trial, features[judge.numpy()], training.num_classes))
+            losses[inverse] = float(cross_entropy(found.double(), training.labels[judge]))
+        return min(losses, key=lambda inverse: losses[inverse])
+
+    def _model(self, **choices: Any) -> Any:
+        return _sklearn("linear_model").LogisticRegression(max_iter=self.most_iterations, **choices)
 
 
 def _logits(model: Any, features: np.ndarray[Any, Any], num_classes: int) -> np.ndarray[Any, Any]:

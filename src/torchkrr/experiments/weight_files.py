@@ -102,7 +102,7 @@ def _part_held(network: nn.Module, weights: dict[str, Tensor]) -> tuple[nn.Modul
 
 
 def _read_safetensors(path: pathlib.Path) -> dict[str, Tensor]:
-    library = needed("safetensors", "Reading weights")
+    library = needed("safetensors", "Reading weights", extra="storage")
     try:
         with library.safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118

@@ -1,1 +1,1 @@
-"""The options of the larger commands, a file each: `add_arguments(parser)` and `run(args)`. Light to import."""
+"""The options of every command, a file each: `add_arguments(parser)` and `run(args)`. Light to import."""

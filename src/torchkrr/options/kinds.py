@@ -56,8 +56,13 @@ def delimiter(text: str) -> str:
     return text
 
 
-def auto_or(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+def auto_or(kind: Callable[[str], Any], what: str) -> Callable[[str], Any]:
+    """`auto`, or what `kind` reads; errors call it `what`."""
+
     def read(text: str) -> Any:
-        return text if text == "auto" else kind(text)
+        try:
+            return text if text == "auto" else kind(text)
+        except (Wrong, ValueError):
+            raise Wrong(f"must be auto or {what}, got {text!r}") from None
 
     return read

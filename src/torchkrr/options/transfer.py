@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     # Late: --help needs none of it. First, so that the extra which is named is enough for the rest.
-    importlib.import_module("..experiments.extras", __package__).needed("sklearn", "torchkrr transfer")
+    extra = "demo" if (args.backbone or args.dataset) == "digits" else "vision"
+    importlib.import_module("..experiments.extras", __package__).needed("sklearn", "torchkrr transfer", extra=extra)
     config = importlib.import_module("..experiments.config", __package__).Config(**frozen.given(args, "layer", "budgets"))
     transfer = importlib.import_module("..experiments.transfer", __package__)
     summary = importlib.import_module("..experiments.summary", __package__)

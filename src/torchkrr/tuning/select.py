@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .._checks import check_at_least_one, check_choice, check_count, check_positive
 from .._progress import Progress
+from .._state import register
 from ..errors import InputError, RidgeRaisedWarning
 from ..functional.local import Trend, local_path
 from ..kernels import Exponential, Gaussian, Kernel, Matern32, Matern52, check_kernel
@@ -135,7 +136,7 @@ def select(
         temperature = judge.temperature(winner, rows, best.num_neighbors) if loss == "cross_entropy" else None
     table = sorted(final.values(), key=lambda t: t.loss) + sorted(trials.values(), key=lambda t: t.loss)
     return Selection(
-        kernel=scaled(judge.bases[winner.base], winner.factor),
+        kernel=scaled(judge.bases[winner.base], math.log(winner.factor)),
         num_neighbors=best.num_neighbors,
         ridge=best.ridge,
         trend=trend,
@@ -146,11 +147,12 @@ def select(
     )
 
 
-def scaled(kernel: Kernel, factor: float) -> Kernel:
-    """A copy of the kernel, fixed, with its lengthscale times `factor`."""
+def scaled(kernel: Kernel, log_factor: float | Tensor) -> Kernel:
+    """A copy of the kernel, fixed, with its lengthscale times `exp(log_factor)`: a number, or one per embedded feature."""
     changed = copy.deepcopy(kernel).requires_grad_(False)
-    with torch.no_grad():
-        changed.log_lengthscale += math.log(factor)
+    scale = changed.log_lengthscale.detach() + log_factor
+    del changed.log_lengthscale  # which may be a Parameter, or of another shape
+    register(changed, "log_lengthscale", scale, learn=False)
     return changed
 
 
@@ -205,7 +207,7 @@ class _Judge:
         """Means `(n, counts, C)` and variances `(n, counts)` in units of the scale, ridge included."""
         base = self.bases[candidate.base]
         indices = self._neighbors(base, counts[-1])[: len(rows), : counts[-1]]
-        kernel = scaled(base, candidate.factor)
+        kernel = scaled(base, math.log(candidate.factor))
         found = local_path(
             self.centers[rows], self.centers, self.values, indices, kernel=kernel, ridge=candidate.ridge, trend=self.trend
         )

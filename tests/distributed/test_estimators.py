@@ -1,0 +1,59 @@
+"""An estimator whose rows are spread over ranks, here over a single one."""
+
+import copy
+import os
+import pickle
+
+import numpy as np
+import pytest
+from tests.estimators.problems import smooth_table
+
+from torchkrr.distributed import launched
+from torchkrr.distributed.estimators import shard
+from torchkrr.errors import InputError
+from torchkrr.estimators import LocalKernelRidgeRegressor
+from torchkrr.kernels import Matern32
+
+X, Y = smooth_table(120)
+QUERY = smooth_table(30, seed=1)[0]
+
+
+@pytest.mark.parametrize("most", [1, 4], ids=["different rows", "repeated rows"])
+def test_a_sharded_estimator_is_as_sure_as_the_one_it_was_made_from(most):
+    weights = np.random.default_rng(0).integers(1, most + 1, size=len(X))
+    model = LocalKernelRidgeRegressor(15, alpha=0.1, kernel=Matern32(0.7)).fit(X, Y, sample_weight=weights)
+    expected = model.predict_interval(QUERY)
+    with launched("gloo"):
+        shard(model)
+        np.testing.assert_allclose(model.predict_interval(QUERY), expected, rtol=1e-9)
+
+
+def test_what_needs_every_row_is_refused_by_a_part_of_them(tmp_path):
+    model = LocalKernelRidgeRegressor(15, alpha=0.1, kernel=Matern32(0.7)).fit(X, Y)
+    with launched("gloo"):
+        shard(model)
+        for ask in (
+            lambda: model.save(tmp_path / "m.krr"),
+            lambda: pickle.dumps(model),
+            lambda: copy.deepcopy(model),
+            lambda: model.kneighbors(QUERY),
+            lambda: model.forget(0),
+            lambda: model.partial_fit(X[:1], Y[:1]),
+            lambda: shard(model),
+        ):
+            with pytest.raises(InputError, match="A sharded estimator holds a part of its rows"):
+                ask()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_sharded_mixture_explains_itself_as_the_one_it_was_made_from():
+    model = LocalKernelRidgeRegressor(15, alpha=0.1, kernel=Matern32(0.7)).fit(X, Y)
+    first = model._predictor.members[0]
+    second = first._replace(kernel=Matern32(0.3), num_neighbors=None, share=0.4)
+    model._predictor.members = (first._replace(share=0.6), second)
+    expected = model.explain(QUERY, n_rows=4)
+    with launched("gloo"):
+        shard(model)
+        found = model.explain(QUERY, n_rows=4)
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-9)
