@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
-from torch.autograd import forward_ad
 from tests.nn.layers import KINDS, LEARNED, NUM_FEATURES, Layer, data, make, predicts_as_rebuilt, queries, same
+from torch.autograd import forward_ad
 
 from torchkrr import kernels, transforms
 

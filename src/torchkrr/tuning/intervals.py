@@ -205,4 +205,3 @@ def _contents(layer: LocalKernelRidge) -> tuple[Contents, Contents]:
     settings = (layer.num_neighbors, ridge, layer.trend, layer.fade, layer.normalize)
     state = (*layer.kernel.parameters(), *layer.kernel.buffers())
     return contents_of(layer.centers, state, layer.kernel, settings), contents_of(layer.values, (), layer.kernel, ())
-
