@@ -12,20 +12,28 @@ from torchkrr import kernels
 WENDLAND = [(dimension, smoothness) for dimension in (1, 2, 3, 5, 8) for smoothness in (0, 1, 2, 3)]
 
 
-KERNELS = {
+ANY_DIMENSION = {
     "Exponential": kernels.Exponential,
     "Matern32": kernels.Matern32,
     "Matern52": kernels.Matern52,
     "Gaussian": kernels.Gaussian,
     "RationalQuadratic": lambda *arguments, **choices: kernels.RationalQuadratic(*arguments, alpha=0.7, **choices),
     "InverseMultiquadric": kernels.InverseMultiquadric,
-    **{
-        f"Wendland{dimension}{smoothness}": lambda *arguments, _d=dimension, _s=smoothness, **choices: kernels.Wendland(
+}
+# Each with the largest number of features it takes.
+WENDLAND_KERNELS = {
+    f"Wendland{dimension}{smoothness}": (
+        dimension,
+        lambda *arguments, _d=dimension, _s=smoothness, **choices: kernels.Wendland(
             *arguments, dimension=_d, smoothness=_s, **choices
-        )
-        for dimension, smoothness in WENDLAND
-        if dimension >= 3
-    },
+        ),
+    )
+    for dimension, smoothness in WENDLAND
+}
+RADIAL = {**ANY_DIMENSION, **{name: make for name, (_, make) in WENDLAND_KERNELS.items()}}  # for distances, without points
+KERNELS = {  # for points of up to three features
+    **ANY_DIMENSION,
+    **{name: make for name, (dimension, make) in WENDLAND_KERNELS.items() if dimension >= 3},
 }
 
 

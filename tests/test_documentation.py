@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torchkrr
-from torchkrr import functional, kernels, neighbors, tuning
+from torchkrr import functional, kernels, losses, neighbors, tuning
 
 ROOT = pathlib.Path(__file__).parents[1]
 # An assignment has no short form; every other public function shows one.
@@ -17,7 +17,11 @@ PUBLIC = [getattr(functional, name) for name in functional.__all__ if name != "P
     neighbors.nearest,
     neighbors.recall,
     tuning.local_leave_one_out,
+    losses.leave_one_out_cross_entropy,
+    losses.episodic_cross_entropy,
 ]
+# Arguments that a block leaves at their defaults.
+LEFT_OUT = {losses.leave_one_out_cross_entropy: {"num_neighbors"}, losses.episodic_cross_entropy: {"num_neighbors"}}
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -86,8 +90,15 @@ def test_equivalent_block_gives_the_same_result(function):
             "norm": 2.0,
             "x": centers,
             "y": centers.flip(0) + 0.1 * torch.randn(30, 3),
+            "features": centers,
+            "labels": torch.arange(30) % 3,
+            "support": centers,
+            "support_labels": torch.arange(30) % 3,
+            "query_labels": torch.arange(7) % 3,
+            "temperature": 0.3,
         }
-        wanted = {name: available[name] for name in inspect.signature(function).parameters if name in available}
+        names = [name for name in inspect.signature(function).parameters if name not in LEFT_OUT.get(function, ())]
+        wanted = {name: available[name] for name in names if name in available}
         scope = {"torch": torch, "torchkrr": torchkrr, **available}
         exec(equivalent_code(function), scope)
         torch.testing.assert_close(result_of(function(**wanted)), result_of(scope["result"]), rtol=1e-7, atol=1e-9)

@@ -8,7 +8,7 @@ import pytest
 import sklearn.gaussian_process.kernels as peers
 import torch
 from scipy.spatial.distance import cdist
-from tests.kernel_cases import KERNELS, PROFILES, WENDLAND, close
+from tests.kernel_cases import KERNELS, PROFILES, RADIAL, WENDLAND, close
 from torch.autograd import gradcheck, gradgradcheck
 
 from torchkrr import kernels
@@ -80,10 +80,10 @@ def test_kernel_of_a_point_with_itself_is_one_and_less_elsewhere(name, points):
         assert (off_diagonal < 1).all()
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", RADIAL)
 def test_profile_falls(name):
     distance = torch.linspace(0, 0.999, 500, dtype=torch.float64)
-    assert (KERNELS[name]().profile(distance).diff() < 0).all()
+    assert (RADIAL[name]().profile(distance).diff() < 0).all()
 
 
 @pytest.mark.parametrize(("dimension", "smoothness"), WENDLAND)
@@ -127,10 +127,10 @@ def test_wendland_beyond_its_dimension_would_not_be_positive_definite():
     assert torch.linalg.eigvalsh(matrix).min() < -0.1
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", RADIAL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_slope_is_the_derivative_of_the_profile(name, dtype):
-    kernel = KERNELS[name]()
+    kernel = RADIAL[name]()
     distance = torch.tensor([1e-3, 0.1, 0.4, 0.9, 1.5, 4.0], dtype=dtype, requires_grad=True)
     (expected,) = torch.autograd.grad(kernel.profile(distance).sum(), distance)
     tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-12}
@@ -138,9 +138,9 @@ def test_slope_is_the_derivative_of_the_profile(name, dtype):
     close(kernel.slope_over_distance(distance.detach()) * distance.detach(), expected, **tolerance)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", RADIAL)
 def test_derivative_of_the_slope(name):
-    kernel = KERNELS[name]()
+    kernel = RADIAL[name]()
     # The second derivative of some Wendland functions jumps at 1: keep away from it.
     distance = torch.tensor([0.05, 0.3, 0.8, 1.3], dtype=torch.float64, requires_grad=True)
     assert gradcheck(kernel.slope, (distance,))

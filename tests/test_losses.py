@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from torchkrr import functional as F
 from torchkrr import kernels, losses
-from torchkrr.errors import InputError, ShapeError
+from torchkrr.errors import InputError, InputTypeError, ShapeError
 
 B, D, C = 24, 3, 4
 
@@ -164,9 +164,11 @@ def test_equal_features_give_the_shares_of_the_others():
 @pytest.mark.parametrize(
     ("features", "labels", "error", "text"),
     [
-        (torch.randn(4), torch.zeros(4, dtype=torch.int64), ShapeError, r"features must have shape \(B, D\)"),
+        (torch.randn(4), torch.zeros(4, dtype=torch.int64), ShapeError, r"features must have shape \(rows, features\)"),
+        (torch.zeros(4, 2).long(), torch.zeros(4, dtype=torch.int64), InputTypeError, "features must have a floating dtype"),
+        (torch.randn(4, 2), [0, 1, 0, 1], InputTypeError, r"labels must be a torch\.Tensor, got list"),
         (torch.randn(4, 2), torch.zeros(3, dtype=torch.int64), ShapeError, r"labels must have shape \(4,\)"),
-        (torch.randn(4, 2), torch.zeros(4), InputError, "labels.long"),
+        (torch.randn(4, 2), torch.zeros(4), InputTypeError, "labels.long"),
         (torch.randn(1, 2), torch.zeros(1, dtype=torch.int64), ShapeError, "at least 2 rows"),
         (torch.randn(4, 2), torch.tensor([0, 1, 2, -1]), InputError, "between 0 and"),
     ],

@@ -1,4 +1,4 @@
-"""Input validation, and the only place that words an input error.
+"""Input validation that several files share, and its wording.
 
 Each message says what was expected, what came, and what to do about it.
 """
@@ -148,10 +148,10 @@ def check_num_neighbors(num_neighbors: Any, num_available: int, *, what: str = "
         )
 
 
-def check_count(name: str, count: Any, most: int, *, least: int = 1) -> None:
+def check_count(name: str, count: Any, most: int, *, least: int = 1, what: str = "the number of points") -> None:
     check_integer(name, count)
     if not least <= count <= most:
-        raise InputError(f"{name} must lie between {least} and the number of points ({most}), got {count}.")
+        raise InputError(f"{name} must lie between {least} and {what} ({most}), got {count}.")
 
 
 def check_at_least_one(name: str, count: Any) -> None:
@@ -162,7 +162,7 @@ def check_at_least_one(name: str, count: Any) -> None:
 
 def check_indices(name: str, indices: Any, num_rows: int | None, centers: Tensor, *, what: str = "centers") -> None:
     """Integer indices of shape (Q, M) with entries in [0, N); any number of rows if `num_rows` is None."""
-    _check_index_tensor(name, indices, centers)
+    check_index_tensor(name, indices, centers)
     if indices.ndim != 2 or (num_rows is not None and indices.shape[0] != num_rows):
         rows = "" if num_rows is None else f" with one row for each of the {num_rows} queries"
         raise ShapeError(f"{name} must have shape (Q, M){rows}, got {_shape(indices)}.")
@@ -174,7 +174,7 @@ def check_indices(name: str, indices: Any, num_rows: int | None, centers: Tensor
 
 def check_index_list(name: str, indices: Any, centers: Tensor) -> None:
     """Integer indices of shape (n,), not empty, with entries in [0, N)."""
-    _check_index_tensor(name, indices, centers)
+    check_index_tensor(name, indices, centers)
     if indices.ndim != 1 or len(indices) == 0:
         raise ShapeError(f"{name} must have shape (n,) with at least one row of the centers, got {_shape(indices)}.")
     check_index_range(name, indices, len(centers))
@@ -182,13 +182,14 @@ def check_index_list(name: str, indices: Any, centers: Tensor) -> None:
 
 def check_index_rows(name: str, indices: Any, num_rows: int, of: str, centers: Tensor) -> None:
     """Integer indices with one row for each of the `num_rows` things named `of`, and entries in [0, N)."""
-    _check_index_tensor(name, indices, centers)
+    check_index_tensor(name, indices, centers)
     if indices.ndim != 2 or indices.shape[0] != num_rows or indices.shape[1] == 0:
         raise ShapeError(f"{name} must have shape ({num_rows}, M), one row for each {of}, got {_shape(indices)}.")
     check_index_range(name, indices, len(centers))
 
 
-def _check_index_tensor(name: str, indices: Any, centers: Tensor) -> None:
+def check_index_tensor(name: str, indices: Any, centers: Tensor) -> None:
+    """Integers on the device of the centers."""
     check_tensor(name, indices)
     if indices.device != centers.device:
         raise InputError(

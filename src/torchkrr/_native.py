@@ -22,6 +22,7 @@ FOLDER = Path(__file__).parent / "native"
 INSTRUCTION_SETS = {"AVX512": ("avx512", "avx2", "baseline"), "AVX2": ("avx2", "baseline")}
 NAMES = {torch.float32: "float", torch.float64: "double"}
 NO_MEMORY = "the tensors are more than their memory, as inside torch.func and in forward mode"
+OUT_OF_MEMORY = 1  # what a function returns then, as in fused.cpp
 INTERFACE = 2  # what the fields of a task mean, as in fused.cpp
 MISSING = "it was not compiled: reinstall torchkrr where a C++ compiler (g++ or clang++) is on the PATH"
 
@@ -132,5 +133,8 @@ def call(name: str, dtype: torch.dtype, task: ctypes.Structure) -> None:
     """Run `torchkrr_{name}` for numbers of that type; other Python threads go on meanwhile."""
     found = library()
     assert found is not None
-    if getattr(found.functions, f"torchkrr_{name}_{NAMES[dtype]}")(ctypes.byref(task)):
+    code = getattr(found.functions, f"torchkrr_{name}_{NAMES[dtype]}")(ctypes.byref(task))
+    if code == OUT_OF_MEMORY:
         raise MemoryError(f"Not enough memory for the workspace of {name!r}.")
+    if code:
+        raise BackendError(f'The compiled library failed in {name!r} (code {code}). backend="torch" does without it.')

@@ -24,10 +24,6 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALF else dtype
 
 
-def has_float64(device: torch.device) -> bool:
-    return device.type != "mps"
-
-
 def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Run `function` outside autocast, its half-precision tensors cast to float32 if autocast was on.
 

@@ -6,6 +6,7 @@ it. Learned ones are Parameters held by an optimizer and keep torch's strict rul
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -55,6 +56,22 @@ def keep_double(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         return result
 
     return moved
+
+
+class OwnLock:
+    """A lock that one thread may take several times; each copy and each pickle has a new one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type[OwnLock], tuple[()]]:
+        return OwnLock, ()
 
 
 def without_graph(module: nn.Module) -> dict[str, Any]:

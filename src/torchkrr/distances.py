@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 from torch.autograd.function import FunctionCtx
 
 from ._chunking import chunk_bytes, collect, ranges, rows_per_chunk
@@ -57,6 +58,16 @@ def squared_distances_to(points: Tensor, others: Tensor, indices: Tensor) -> Ten
 def needs_gradient(*tensors: Tensor) -> bool:
     """Whether autograd is watching; where it is not, `Function.apply` would cost more than many a small problem."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def has_tangent(*tensors: Tensor) -> bool:
+    """Whether forward mode is watching."""
+    return any(unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
+def is_differentiated(*tensors: Tensor) -> bool:
+    """Whether autograd is watching, in either mode."""
+    return needs_gradient(*tensors) or has_tangent(*tensors)
 
 
 def safe_sqrt(squared: Tensor) -> Tensor:

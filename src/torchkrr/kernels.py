@@ -37,7 +37,7 @@ from ._checks import (
 from ._precision import full_precision
 from ._radial import Radial
 from ._state import keep_double, register, resize_buffers, without_graph
-from .distances import needs_gradient, squared_distances
+from .distances import has_tangent, needs_gradient, safe_sqrt, squared_distances
 from .errors import InputError, InputTypeError, ShapeError
 from .transforms import StandardMean, Transform
 
@@ -131,7 +131,8 @@ class Kernel(nn.Module):
         r"""$\varphi(\sqrt s)$ with derivatives that are right at zero, to second order."""
         learned = self.learned_in_profile()
         if not needs_gradient(squared, *learned):
-            return self.profile(squared.sqrt())
+            # In forward mode the infinite slope of the root at zero would meet a tangent of zero.
+            return self.profile(safe_sqrt(squared) if has_tangent(squared) else squared.sqrt())
         return Radial.apply(squared, self, *learned)  # type: ignore[no-any-return]
 
     def learned_in_profile(self) -> list[Tensor]:
@@ -362,7 +363,8 @@ class Wendland(Kernel):
 
     def slope(self, distance: Tensor) -> Tensor:
         if self.smoothness == 0:
-            return -self.exponent * (1 - distance).clamp_min(0).pow(self.exponent - 1)
+            inside = -self.exponent * (1 - distance).clamp_min(0).pow(self.exponent - 1)
+            return torch.where(distance < 1, inside, 0.0)  # with exponent 1 the power is one outside too
         return distance * self.slope_over_distance(distance)
 
     def slope_over_distance(self, distance: Tensor) -> Tensor:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from ._checks import check_choice, check_positive
-from .errors import InputError, ShapeError
+from ._checks import check_choice, check_points, check_positive, check_tensor
+from .errors import InputError, InputTypeError, ShapeError
 from .functional import kernel_ridge, leave_one_out, local_kernel_ridge
 from .functional.local import Trend
 from .kernels import Exponential, Kernel
@@ -56,11 +56,16 @@ def leave_one_out_cross_entropy(
     Shape:
         - features: `(B, D)`; labels: `(B,)`; output: `()`, or `(B,)` without reduction
 
-    Equivalent to:
+    Equivalent to
+
+        targets, choices = torch.nn.functional.one_hot(labels).to(features), {"ridge": ridge, "trend": "constant"}
+        means = []
         for i in range(len(features)):
             rest = torch.arange(len(features)) != i
-            means.append(kernel_ridge(features[i : i + 1], features[rest], targets[rest], kernel=kernel, ridge=ridge))
-        loss = cross_entropy(torch.cat(means) / temperature, labels)
+            means.append(torchkrr.functional.kernel_ridge(
+                features[i : i + 1], features[rest], targets[rest], kernel=kernel, **choices
+            ))
+        result = torch.nn.functional.cross_entropy(torch.cat(means) / temperature, labels)
 
     Example:
         >>> features = torch.tensor([[0.0], [0.1], [5.0], [5.1]], requires_grad=True)
@@ -108,8 +113,11 @@ def episodic_cross_entropy(
     Shape:
         - support: `(B, D)`; support_labels: `(B,)`; query: `(Q, D)`; query_labels: `(Q,)`; output: `()` or `(Q,)`
 
-    Equivalent to:
-        loss = cross_entropy(kernel_ridge(query, support, targets, kernel=kernel, ridge=ridge) / temperature, query_labels)
+    Equivalent to
+
+        targets = torch.nn.functional.one_hot(support_labels).to(support)
+        means = torchkrr.functional.kernel_ridge(query, support, targets, kernel=kernel, ridge=ridge, trend="constant")
+        result = torch.nn.functional.cross_entropy(means / temperature, query_labels)
 
     Example:
         >>> support, labels = torch.tensor([[0.0], [1.0], [5.0], [6.0]]), torch.tensor([0, 0, 1, 1])
@@ -160,14 +168,14 @@ def _targets(labels: Tensor, num_classes: int | None, dtype: torch.dtype) -> Ten
 
 
 def _check_batch(name: str, points: Tensor, labels_name: str, labels: Tensor) -> None:
-    if points.ndim != 2 or len(points) == 0:
-        raise ShapeError(f"{name} must have shape (B, D) with B > 0, got {tuple(points.shape)}.")
+    check_points(name, points)
+    check_tensor(labels_name, labels)
     if labels.shape != points.shape[:1]:
         raise ShapeError(
             f"{labels_name} must have shape ({len(points)},), one class for each row of {name}, got {tuple(labels.shape)}."
         )
     if labels.dtype != torch.int64:
-        raise InputError(f"{labels_name} must be classes as torch.int64, got {labels.dtype}. Give labels.long().")
+        raise InputTypeError(f"{labels_name} must be classes as torch.int64, got {labels.dtype}. Give labels.long().")
 
 
 __all__ = ["Reduction", "episodic_cross_entropy", "leave_one_out_cross_entropy"]

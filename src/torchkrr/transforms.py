@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from ._checks import check_finite, check_floating, check_points, check_same_features, check_tensor
 from ._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from ._state import keep_double, register, resize_buffers
+from ._state import keep_double, register, resize_buffers, usable
 from .distances import needs_gradient, squared_distances
-from .errors import InputError, InputTypeError, NotFittedError, ShapeError
+from .errors import InputError, InputTypeError, NotFittedError
 
 __all__ = [
     "Compose",
@@ -54,7 +54,7 @@ class Transform(nn.Module):
         if self.statistics:
             fitted = self._statistics_of(x.detach().double())
             for name, statistic in zip(self.statistics, fitted, strict=True):
-                self._buffers[name] = statistic
+                self._buffers[name] = usable(statistic)
         return self
 
     def _statistics_of(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -240,8 +240,7 @@ class Linear(Transform):
     weight: Tensor
 
     def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
-        if x.shape[-1] != self.weight.shape[-1]:
-            raise ShapeError(f"x has {x.shape[-1]} features but Linear takes {self.weight.shape[-1]}.")
+        check_same_features("x", x, "the weight of Linear", self.weight)
         return x @ self.weight.to(x.dtype).mT
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:

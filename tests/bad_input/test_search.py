@@ -16,6 +16,11 @@ EXCLUDE = {
     "too_short": (torch.tensor([0, 1]), ShapeError, r"exclude must have shape \(3,\), one row to leave out for each query"),
     "two_dimensions": (torch.zeros(3, 1).long(), ShapeError, r"exclude must have shape \(3,\), .*got \(3, 1\)"),
     "too_large": (torch.tensor([0, 1, 6]), InputError, r"exclude must lie between 0 and 5 .*got values from 0 to 6"),
+    "other_device": (
+        torch.zeros(3, dtype=torch.int64, device="meta"),
+        InputError,
+        r"exclude must be on the device of the centers, cpu, but is on meta",
+    ),
     "negative": (torch.tensor([-1, 0, 1]), InputError, r"exclude must lie between 0 and 5 .*got values from -1 to 1"),
 }
 

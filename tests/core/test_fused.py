@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -363,3 +364,25 @@ OUT_OF_MEMORY = """
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs the proc file system")
 def test_factors_for_which_there_is_no_memory_are_not_kept():
     assert run_python(OUT_OF_MEMORY, timeout=120).endswith("done\n")
+
+
+@pytest.mark.parametrize(("code", "error"), [(1, MemoryError), (2, BackendError)])
+def test_what_goes_wrong_in_the_library_is_an_error(code, error, monkeypatch):
+    functions = SimpleNamespace(torchkrr_solve_float=lambda task: code)
+    monkeypatch.setattr(_native, "library", lambda: _native.Library("avx2", Path(), functions))
+    with pytest.raises(error, match="'solve'"):
+        _native.call("solve", torch.float32, _native.Task())
+
+
+@pytest.mark.parametrize("backend", ["torch", pytest.param("fused", marks=needs_fused)])
+def test_neighbors_outside_the_support_of_a_hat_function_have_no_gradient(backend):
+    # Its slope jumps from -1 to 0 at the border.
+    query, centers, values, indices = problem((6, 1, 1), torch.float64)
+    query, indices, kernel = query[:8], indices[:8], kernels.Wendland(dimension=1, smoothness=0)
+    inputs = (query.requires_grad_(), centers.requires_grad_())
+    assert bool(((query - centers[indices].squeeze(2)).abs() > 1).any())
+
+    def predict(query, centers):
+        return F.local_kernel_ridge(query, centers, values, indices, kernel=kernel, ridge=0.1, backend=backend)
+
+    assert gradcheck(predict, inputs)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from tests.kernel_cases import KERNELS
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 from torchkrr import _native, kernels, nn, transforms
 from torchkrr import functional as F
@@ -161,17 +161,17 @@ def test_far_queries_predict_zero():
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "reason"),
     [
-        {"trend": "constant"},
-        {"ridge": torch.tensor(0.1)},
-        {"kernel": kernels.RationalQuadratic(learn_alpha=True)},
-        {"query": torch.randn(2, 5, 3)},
-        {"centers": torch.randn(300, 3), "values": torch.randn(300, 2)},
-        {"query": torch.randn(600_000, 3)},
+        ({"trend": "constant"}, "it has no trend"),
+        ({"ridge": torch.tensor(0.1)}, "number as ridge"),
+        ({"kernel": kernels.RationalQuadratic(learn_alpha=True)}, "no gradient for what RationalQuadratic learns"),
+        ({"query": torch.randn(2, 5, 3)}, "without leading dimensions"),
+        ({"centers": torch.randn(300, 3), "values": torch.randn(300, 2)}, "at most 192 centers"),
+        ({"query": torch.randn(600_000, 3)}, "products of queries"),
     ],
 )
-def test_what_it_cannot_do_is_an_error_if_asked_for_and_done_by_torch_if_not(change):
+def test_what_it_cannot_do_is_an_error_if_asked_for_and_done_by_torch_if_not(change, reason):
     query, centers, values = (tensor.float() for tensor in problem((5, 4, 3, 2)))
     arguments = {
         "query": query,
@@ -182,8 +182,20 @@ def test_what_it_cannot_do_is_an_error_if_asked_for_and_done_by_torch_if_not(cha
         **change,
     }
     assert torch.equal(F.kernel_ridge(**arguments), F.kernel_ridge(**arguments, backend="torch"))
-    with pytest.raises(BackendError, match='backend="fused" cannot solve this'):
+    with pytest.raises(BackendError, match=rf'backend="fused" cannot solve this: .*{reason}'):
         F.kernel_ridge(**arguments, backend="fused")
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    monkeypatch.setattr(_native, "library", lambda: None)
+    with pytest.raises(BackendError, match="it was not compiled"):
+        F.kernel_ridge(*problem((5, 4, 3, 2)), kernel=kernels.Exponential(), backend="fused")
+
+
+def test_values_of_one_dimension_get_the_usual_advice():
+    query, centers, values = problem((5, 4, 3, 1))
+    with pytest.raises(ShapeError, match=r"values\[:, None\]"):
+        F.kernel_ridge(query, centers, values.squeeze(1), kernel=kernels.Exponential(), backend="fused")
 
 
 def test_wendland_still_refuses_more_features():
@@ -214,3 +226,59 @@ def test_inside_func_torch_does_it():
     inside = torch.func.grad(loss)(centers)
     (outside,) = torch.autograd.grad(loss(centers.requires_grad_()), centers)
     torch.testing.assert_close(inside, outside)
+
+
+@pytest.mark.parametrize("name", ["log_lengthscale", "input_transform.weight"])
+def test_inside_func_what_a_kernel_learns_has_its_gradient(name):
+    query, centers, values = problem((5, 4, 3, 2))
+    linear = transforms.Linear(torch.randn(3, 3), learn=True)
+    layer = nn.KernelRidge(centers, values, kernel=kernels.Exponential(2.0, input_transform=linear), ridge=0.1)
+    at = layer.kernel.get_parameter(name) if name != "log_lengthscale" else layer.kernel.log_lengthscale
+
+    def loss(tensor):
+        return torch.func.functional_call(layer, {f"kernel.{name}": tensor}, (query,)).square().sum()
+
+    inside = torch.func.grad(loss)(at.detach().clone())
+    leaf = at.detach().clone().requires_grad_()
+    torch.testing.assert_close(inside, torch.autograd.grad(loss(leaf), leaf)[0])
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_the_gradient_does_not_see_a_later_lengthscale(create_graph):
+    query, centers, values = problem((5, 4, 3, 2))
+    query.requires_grad_()
+    gradients = []
+    for later in (1.0, 9.0):
+        kernel = kernels.Exponential(math.e)
+        mean = F.kernel_ridge(query, centers, values, kernel=kernel, ridge=0.1, backend="fused")
+        kernel.log_lengthscale.fill_(later)
+        gradients.append(torch.autograd.grad(mean.square().sum(), query, create_graph=create_graph)[0])
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, on entering forward mode
+def test_forward_mode_sees_the_profile():
+    query, centers, values = problem((5, 4, 3, 2))
+    kernel = kernels.RationalQuadratic()
+
+    def predict(log_alpha):
+        kernel._buffers["log_alpha"] = log_alpha
+        return F.kernel_ridge(query, centers, values, kernel=kernel, ridge=0.1)
+
+    at = kernel.log_alpha.clone()
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(predict(forward_ad.make_dual(at, torch.ones_like(at)))).tangent
+    step = 1e-6
+    torch.testing.assert_close(found, (predict(at + step) - predict(at - step)) / (2 * step), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("backend", ["torch", "fused"])
+def test_centers_outside_the_support_of_a_hat_function_have_no_gradient(backend):
+    # Its slope jumps from -1 to 0 at the border.
+    kernel, tensors = kernels.Wendland(dimension=1, smoothness=0), problem((5, 7, 1, 2))
+    assert bool(((tensors[0] - tensors[1].mT).abs() > 1).any())
+
+    def predict(*tensors):
+        return F.kernel_ridge(*tensors, kernel=kernel, ridge=0.1, backend=backend)
+
+    assert gradcheck(predict, [tensor.requires_grad_() for tensor in tensors])

@@ -160,3 +160,13 @@ def test_memory_of_a_prediction_is_bounded_by_the_budget(monkeypatch):
     monkeypatch.setattr("torchkrr._chunking.CPU_CHUNK_BYTES", 1000)
     chunked = F.blended_kernel_ridge(problem.query, problem.centers, problem.values, **choices)
     torch.testing.assert_close(whole, chunked)
+
+
+def test_under_autocast_queries_in_half_meet_centers_in_float32():
+    centers, values, query = torch.rand(30, 2), torch.rand(30, 1), torch.rand(4, 2).bfloat16()
+    named = indices(query.float(), centers, torch.arange(30), 8, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        mean = F.blended_kernel_ridge(query, centers, values, **named, kernel=kernels.Matern32())
+        bound = F.blended_power_function(query, centers, **named, kernel=kernels.Matern32())
+    assert torch.equal(mean, F.blended_kernel_ridge(query.float(), centers, values, **named, kernel=kernels.Matern32()))
+    assert torch.equal(bound, F.blended_power_function(query.float(), centers, **named, kernel=kernels.Matern32()))

@@ -5,7 +5,9 @@ import torch
 
 from torchkrr import functional as F
 from torchkrr import kernels, neighbors
-from torchkrr.errors import InputError
+from torchkrr.core import dense
+from torchkrr.errors import InputError, RidgeRaisedWarning, ShapeError, SolveError
+from torchkrr.functional import bounds
 
 KERNELS = [kernels.Exponential(1.2), kernels.Matern32(1.2), kernels.Matern52(1.2), kernels.Gaussian(0.6)]
 
@@ -74,6 +76,69 @@ def test_local_norm_sums_each_cell_once():
     torch.testing.assert_close(
         F.local_rkhs_norm(centers, values, everyone, kernel=kernel), F.rkhs_norm(centers, values, kernel=kernel)
     )
+
+
+def test_local_norm_takes_a_ridge_for_each_center():
+    kernel, ridge = KERNELS[0], torch.rand(20, dtype=torch.float64)
+    centers, values = torch.randn(20, 2, dtype=torch.float64), torch.randn(20, 3, dtype=torch.float64)
+    cells = torch.tensor([[0, 1, 2], [9, 6, 7]])
+    parts = [F.rkhs_norm(centers[row], values[row], kernel=kernel, ridge=ridge[row]).square() for row in cells]
+    torch.testing.assert_close(F.local_rkhs_norm(centers, values, cells, kernel=kernel, ridge=ridge).square(), sum(parts))
+    with pytest.raises(ShapeError, match=r"ridge must be .* or have shape \(20,\), got shape \(3,\)"):
+        F.local_rkhs_norm(centers, values, cells, kernel=kernel, ridge=ridge[:3])
+
+
+def test_local_norm_builds_no_more_cells_at_a_time_than_fit(monkeypatch):
+    centers, values = torch.randn(200, 2, dtype=torch.float64), torch.randn(200, 3, dtype=torch.float64)
+    cells = neighbors.nearest(centers, centers, 10)
+    expected = F.local_rkhs_norm(centers, values, cells, kernel=KERNELS[0])
+    built, norm_squared = [], dense.norm_squared
+    monkeypatch.setattr(dense, "norm_squared", lambda problem: built.append(len(problem.centers)) or norm_squared(problem))
+    monkeypatch.setattr(bounds, "SEARCH_BYTES", 100_000)
+    torch.testing.assert_close(F.local_rkhs_norm(centers, values, cells, kernel=KERNELS[0]), expected)
+    assert len(built) > 1
+    assert max(built) * 10 * 10 * 8 < 100_000
+
+
+def test_local_norm_under_autocast_takes_centers_in_half():
+    centers, values = torch.randn(20, 2).bfloat16(), torch.randn(20, 3)
+    cells = torch.arange(20).view(4, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = F.local_rkhs_norm(centers, values, cells, kernel=KERNELS[0])
+    assert torch.equal(found, F.local_rkhs_norm(centers.float(), values, cells, kernel=KERNELS[0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("constant", [0.1, 1e6])
+def test_a_constant_has_no_norm_beside_a_trend(dtype, constant):
+    centers, values = torch.rand(20, 2).to(dtype), torch.full((20, 1), constant, dtype=dtype)
+    choices = {"kernel": kernels.Exponential(), "trend": "constant", "on_singular": "raise"}
+    tiny = 20 * torch.finfo(dtype).eps * constant
+    assert float(F.rkhs_norm(centers, values, **choices)) <= tiny
+    assert float(F.local_rkhs_norm(centers, values, torch.arange(20).view(2, 10), **choices)) <= tiny
+
+
+def test_conflicting_values_beside_a_trend_are_still_singular():
+    centers, values = torch.tensor([[0.0], [0.0], [1.0]]).double(), torch.tensor([[1.0], [1.001], [1.0]]).double()
+    with pytest.raises(SolveError):
+        F.rkhs_norm(centers, values, kernel=KERNELS[0], ridge=1e-15, trend="constant", on_singular="raise")
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        lambda x, **choices: F.error_bound(x, x, norm=1.0, **choices),
+        lambda x, **choices: F.local_error_bound(x, x, torch.tensor([[0, 1]]).expand(3, -1), norm=1.0, **choices),
+        lambda x, **choices: F.error_indicator(x, x, torch.ones_like(x), **choices),
+    ],
+    ids=["error_bound", "local_error_bound", "error_indicator"],
+)
+def test_bounds_on_repeated_centers_warn_or_raise(bound):
+    centers = torch.tensor([[0.0], [0.0], [1.0]], dtype=torch.float64)
+    with pytest.warns(RidgeRaisedWarning):
+        assert bool(bound(centers, kernel=KERNELS[0], ridge=0.0).isfinite().all())
+    with pytest.raises(SolveError, match="cannot be solved in float64"):
+        bound(centers, kernel=KERNELS[0], ridge=0.0, on_singular="raise")
 
 
 def test_norm_must_be_positive():

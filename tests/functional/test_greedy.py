@@ -89,6 +89,18 @@ def test_dependent_points_end_the_greedy_choice():
     assert len(F.farthest_points(points, 4).unique()) == 4  # geometry alone can go on
 
 
+def test_many_points_do_not_end_the_greedy_choice_early():
+    # In float32, where rounding grows with the points chosen, not with those to choose from.
+    points, kernel = torch.linspace(0, 1, 20_000).unsqueeze(1), kernels.Matern32()
+    chosen = F.power_greedy(points, 20, kernel=kernel)
+    assert len(chosen) == 20
+    left, best = (
+        float(F.power_function(points[::50].double(), points[rows].double(), kernel=kernel, ridge=0.0).max())
+        for rows in (chosen, F.power_greedy(points.double(), 20, kernel=kernel))
+    )
+    assert left < 1.1 * best
+
+
 def test_bad_counts_are_refused(points):
     with pytest.raises(InputError, match=r"num_points must lie between 1 and the number of points \(60\), got 61"):
         F.farthest_points(points, 61)

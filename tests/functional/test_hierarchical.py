@@ -131,3 +131,13 @@ def test_a_ridge_for_each_center():
         found = F.hierarchical_kernel_ridge(*arguments, **named, kernel=kernels.Exponential(), ridge=ridge)
         same = F.hierarchical_kernel_ridge(*arguments, **named, kernel=kernels.Exponential(), ridge=1e-2)
         assert torch.allclose(found, same, rtol=1e-9) == (ridge is alike)
+
+
+def test_under_autocast_queries_in_half_meet_centers_in_float32():
+    centers, values, query = torch.rand(30, 2), torch.rand(30, 1), torch.rand(4, 2).bfloat16()
+    named = indices(query.float(), centers, F.farthest_points(centers, 4), 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        mean = F.hierarchical_kernel_ridge(query, centers, values, **named, kernel=kernels.Matern32())
+        power = F.hierarchical_power_function(query, centers, **named, kernel=kernels.Matern32())
+    assert torch.equal(mean, F.hierarchical_kernel_ridge(query.float(), centers, values, **named, kernel=kernels.Matern32()))
+    assert torch.equal(power, F.hierarchical_power_function(query.float(), centers, **named, kernel=kernels.Matern32()))

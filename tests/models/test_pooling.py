@@ -65,7 +65,7 @@ def test_half_precision_stays_and_is_summed_in_full():
 @pytest.mark.parametrize(
     ("features", "how", "choices", "error", "words"),
     [
-        (MAPS, "median", {}, InputError, "pooling must be one of 'mean'"),
+        (MAPS, "median", {}, InputError, "how must be one of 'mean'"),
         (MAPS, "class_token", {}, ShapeError, "gives maps"),
         (TOKENS, "mean", {"num_prefix_tokens": 7}, InputError, "there are 7 tokens"),
         (torch.randn(2, 3, 4, 5, 6), "mean", {}, ShapeError, r"got a tensor of shape \(2, 3, 4, 5, 6\)"),

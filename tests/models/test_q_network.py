@@ -28,6 +28,23 @@ def trained(network, states, steps=3):
     return network
 
 
+def test_layers_go_where_the_states_are(states, monkeypatch):
+    moved, to = [], QNetwork.to
+    monkeypatch.setattr(QNetwork, "to", lambda self, *target: moved.append(target) or to(self, *target))
+    network = KernelQNetwork(states.double(), 3, hidden=16, num_centers=20)
+    assert [target.device for (target,) in moved] == [states.device]
+    assert {parameter.dtype for parameter in network.parameters()} == {torch.float64}
+
+
+def test_distances_of_many_states_are_those_of_a_sample(states, monkeypatch):
+    # All pairs of so many would be five thousand million.
+    many = states.repeat(500, 1)
+    pairs, pdist = [], torch.pdist
+    monkeypatch.setattr(torch, "pdist", lambda points: pairs.append(len(points)) or pdist(points))
+    torch.testing.assert_close(typical_scales(many), typical_scales(states), rtol=0.02, atol=0)
+    assert max(pairs) <= 4096
+
+
 @pytest.mark.parametrize("last_on", ["state", "hidden"])
 @pytest.mark.parametrize("parts", ["both", "first", "last"])
 def test_starts_as_the_plain_network_with_the_same_layers(states, parts, last_on):

@@ -75,6 +75,14 @@ def test_several_layers_come_as_a_dictionary_pooled(model, x):
     torch.testing.assert_close(found["conv"], model.conv(x).mean((2, 3)))
 
 
+def test_maps_with_channels_last_are_pooled_over_places():
+    x = torch.randn(2, 5, 6, 3)
+    network = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    found = features_at(network, "0", x, pooling="mean", channels_last=True)
+    torch.testing.assert_close(found, network[0](x).mean((1, 2)))
+    torch.testing.assert_close(found, Tapped(network, "0", channels_last=True)(x))
+
+
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_hooks_are_gone_after_an_error(model, x, error):
     def fails():

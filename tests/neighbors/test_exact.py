@@ -330,6 +330,21 @@ def test_search_under_autocast_keeps_its_precision():
     assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_points_in_half_precision_are_embedded_in_float32(dtype):
+    kernel = kernels.Gaussian(input_transform=transforms.Linear(torch.randn(16, 64)))
+    points, query = torch.randn(200, 64).to(dtype), torch.randn(50, 64).to(dtype)
+    expected = neighbors.nearest(query.float(), points.float(), 10, kernel=kernel)
+    assert torch.equal(neighbors.nearest(query, points, 10, kernel=kernel), expected)
+
+
+def test_a_released_index_keeps_nothing_of_the_points():
+    index = neighbors.ExactIndex().build(torch.randn(300, 6) + 1000)
+    index.release()
+    assert not any(isinstance(value, Tensor) for value in vars(index).values())
+    assert len(index.build(torch.randn(20, 6)).search(torch.randn(3, 6), 5).indices) == 3
+
+
 def test_search_inside_torch_func():
     # Its tensors have no memory that numpy could see.
     points, query = torch.randn(300, 6), torch.randn(20, 6)

@@ -241,6 +241,14 @@ def test_a_copy_has_the_settings_and_no_points(copied, points):
     assert repr(other) == "FaissIndex('IVF8,Flat')"
 
 
+def test_a_released_index_keeps_nothing_of_the_points(points):
+    index = neighbors.FaissIndex("Flat").build(points)
+    index.release()
+    assert index._index is None
+    assert not len(index._numbers)
+    assert len(index.build(points).search(points[:3], 5).indices) == 3
+
+
 def test_without_faiss_the_error_names_the_extra(monkeypatch):
     def absent(name, *arguments):
         if name == "faiss":

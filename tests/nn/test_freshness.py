@@ -349,3 +349,10 @@ def test_the_library_hashes_as_torch_does(dtype, monkeypatch):
         assert torch.equal(ours, theirs)
         rows[-1, -1] = rows[-1, -1].nextafter(rows.new_tensor(9.0))
         assert (contents.row_hashes(rows) != ours).any(0).nonzero().tolist() == [[shape[0] - 1]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_of_no_numbers_have_hashes(dtype):
+    # A network may register an empty buffer.
+    hashes = contents.row_hashes(torch.empty(3, 0, dtype=dtype))
+    assert hashes.tolist() == [[0, 0, 0], [0, 0, 0]]

@@ -7,6 +7,7 @@ import torch
 import torch.distributed
 import torch.multiprocessing
 from tests.nn.layers import KINDS, LEARNED, NUM_FEATURES, Layer, data, make, predicts_as_rebuilt, queries, same
+from torch.autograd import forward_ad
 
 from torchkrr import kernels, transforms
 
@@ -84,6 +85,12 @@ def built_there(kind: str) -> Layer:
         return make(kind, *(tensor.clone() for tensor in data()))
 
 
+def fitted_there(kind: str) -> Layer:
+    # In float64 the statistics are used as they are, not as a copy in another dtype.
+    with torch.inference_mode():
+        return make(kind, *(tensor.double() for tensor in data()), kernel=None)
+
+
 def grown_there(kind: str) -> Layer:
     layer = make(kind)
     with torch.inference_mode():
@@ -99,12 +106,30 @@ def shrunk_there(kind: str) -> Layer:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("change", [built_there, grown_there, shrunk_there])
+@pytest.mark.parametrize("change", [built_there, fitted_there, grown_there, shrunk_there])
 def test_gradients_of_the_query_after_a_change_in_inference_mode(kind, change, request):
     layer = change(kind)
-    query = queries().requires_grad_()
+    query = queries().to(layer.centers.dtype).requires_grad_()
     layer(query).sum().backward()
     assert query.grad.abs().sum() > 0
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, on entering forward mode
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["kernel.log_lengthscale", "centers", "values"])
+def test_forward_mode_has_the_derivatives_of_backward(kind, name):
+    layer, query = make(kind, *(tensor.double() for tensor in data())), queries().double()
+    layer(query)  # what is kept knows nothing of tangents
+    at = dict(layer.named_buffers())[name].clone()
+    direction = torch.cos(torch.arange(at.numel(), dtype=torch.float64)).view_as(at)
+
+    def predict(tensor):
+        return torch.func.functional_call(layer, {name: tensor}, (query,))
+
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(predict(forward_ad.make_dual(at, direction))).tangent
+    _, expected = torch.autograd.functional.jvp(predict, at, direction)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
 
 
 def test_features_extracted_in_inference_mode_are_embedded_once():

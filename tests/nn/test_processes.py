@@ -1,10 +1,12 @@
-"""Layers compiled, forked, and under DistributedDataParallel."""
+"""Layers compiled, in threads, forked, and under DistributedDataParallel."""
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -29,6 +31,25 @@ from torch import Tensor
 
 import torchkrr
 from torchkrr import kernels
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_that_meet_a_fresh_layer_predict_what_one_predicts(kind):
+    parts = queries(48).split(4)
+    with torch.no_grad():
+        expected = [make(kind)(part) for part in parts]
+    for _ in range(8):
+        layer, together = make(kind), threading.Barrier(4)
+
+        def predict(first, layer=layer, together=together):
+            together.wait()
+            with torch.no_grad():
+                return [layer(part) for part in parts[first:] + parts[:first]]  # each in an order of its own
+
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(predict, range(4)))
+        for first, predictions in enumerate(found):
+            torch.testing.assert_close(predictions, expected[first:] + expected[:first], **tolerance(kind))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -206,6 +206,14 @@ def test_residuals_that_are_all_zero(scale):
     assert 0.89 < covered(interval, fresh) < 0.92
 
 
+def test_a_learned_ridge_is_no_cause_for_a_warning():
+    x, y = noisy(60)
+    ridge = torch.tensor(0.05, dtype=torch.float64, requires_grad=True)
+    found = tuning.calibrate(torchkrr.nn.LocalKernelRidge(x, y, 10, **{**CHOICES, "ridge": ridge}))
+    expected = tuning.calibrate(torchkrr.nn.LocalKernelRidge(x, y, 10, **CHOICES))
+    torch.testing.assert_close(found.std(x[:5]).detach(), expected.std(x[:5]))
+
+
 def test_half_precision_is_calibrated_in_full():
     x, y = noisy(80)
     layer = torchkrr.nn.LocalKernelRidge(x.half(), (1000 * y).half(), 10, kernel=kernels.Exponential(0.5), ridge=0.05)

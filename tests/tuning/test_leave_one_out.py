@@ -53,7 +53,7 @@ def test_all_other_rows_can_be_neighbors(data):
 
 def test_bad_input(data):
     x, y = data
-    with pytest.raises(InputError, match="num_neighbors must lie between 1 and the number of points \\(39\\), got 40"):
+    with pytest.raises(InputError, match="num_neighbors must lie between 1 and the number of other rows \\(39\\), got 40"):
         tuning.local_leave_one_out(x, y, 40, kernel=kernels.Exponential())
     with pytest.raises(ShapeError, match="centers has 1 row"):
         tuning.local_leave_one_out(x[:1], y[:1], 1, kernel=kernels.Exponential())

@@ -189,7 +189,7 @@ def test_plot_without_matplotlib_names_the_extra(monkeypatch):
         ({"lengthscales": [0.0]}, "lengthscales must be positive finite numbers, at least one, got \\[0.0\\]"),
         ({"ridges": [-1.0]}, "ridges must be non-negative finite numbers"),
         ({"ridges": []}, "ridges must be non-negative finite numbers, at least one, got \\[\\]"),
-        ({"num_neighbors": 200}, "num_neighbors must lie between 1 and the number of points \\(199\\), got 200"),
+        ({"num_neighbors": 200}, "num_neighbors must lie between 1 and the number of other rows \\(199\\), got 200"),
         ({"num_neighbors": []}, "num_neighbors is empty"),
         ({"num_samples": 0}, "num_samples must be at least 1, got 0"),
         ({"trend": "linear"}, "trend must be one of None, 'constant', got 'linear'"),

@@ -36,7 +36,7 @@ class Saved(NamedTuple):
     """What the forward pass keeps for each query: vectors, never an M x M matrix."""
 
     inner: Tensor  # (q, M): u
-    adjoint: Tensor  # (q, M, C): alpha, or (q, M, C + 1) with the power function of faded weights
+    adjoint: Tensor  # (q, M, C): alpha, or (q, M, C + 1) with fade: one for the power function
     multiples: Tensor  # (q, C) or (q, C + 1) with a trend: what its projection took off alpha; else (q, 0)
     gap: Tensor  # (q,) with a trend: mu; else (q, 0)
 
@@ -56,11 +56,11 @@ class CellGradients(NamedTuple):
     profile: list[Tensor | None]
 
 
-def keep(solution: Solution, local_values: Tensor, *, power: bool) -> Saved:
+def keep(solution: Solution, local_values: Tensor) -> Saved:
     """What `gradients` will need; cells that are not resolved keep zeros."""
     system = solution.system
     columns = local_values if system.outer is None else system.outer.unsqueeze(-1) * local_values
-    if power and system.taper is not None:
+    if system.taper is not None:
         lost = -2 * (1 - system.taper.square()) * solution.inner
         columns = torch.cat((columns, lost.unsqueeze(-1)), dim=-1)
     solved, multiples = adjoint(solution, columns)

@@ -75,10 +75,9 @@ def gather(query: Tensor, centers: Tensor, indices: Tensor, options: CellOptions
     cross_squared = offsets.square().sum(-1)  # (q, M)
     scale = None
     if options.normalize:
-        members = cross_squared[:, :-1] if options.fade else cross_squared
-        mean_square = members.mean(-1)
+        mean_square = (cross_squared[:, :-1] if options.fade else cross_squared).mean(-1)
         # A query on top of all its neighbors has nothing to normalize.
-        scale = safe_sqrt(torch.where(mean_square > 0, mean_square, 1.0))  # (q,)
+        scale = torch.where(mean_square > 0, mean_square, 1.0).sqrt()  # (q,)
         offsets = offsets / scale[:, None, None]
         cross_squared = offsets.square().sum(-1)
     taper = smooth_taper(safe_sqrt(cross_squared)) if options.fade else None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
-from ..distances import needs_gradient, squared_distances
+from ..distances import is_differentiated, squared_distances
 from ..kernels import Kernel
 from .factor import UNRESOLVED, Factor, cholesky, is_resolved, whiten
 
@@ -24,7 +24,7 @@ class DenseProblem(NamedTuple):
     query: Tensor  # (*, Q, E)
     centers: Tensor  # (*, N, E)
     values: Tensor  # (*, N, C)
-    ridge: Tensor  # () or (N,)
+    ridge: Tensor  # (), (N,) or (*, N)
     kernel: Kernel
     trend: bool
 
@@ -60,6 +60,13 @@ class _SolveWithFactor(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         matrix, upper, _ = inputs
         ctx.save_for_backward(matrix, upper, output)
+        ctx.save_for_forward(matrix, upper, output)
+
+    @staticmethod
+    def jvp(ctx: Any, matrix_tangent: Tensor, _: Any, rhs_tangent: Tensor) -> Tensor:
+        # A X' = B' - A' X
+        _, upper, solution = ctx.saved_tensors
+        return torch.cholesky_solve(rhs_tangent - matrix_tangent @ solution, upper, upper=True)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -76,7 +83,7 @@ def spd_solve(system: DenseSystem, rhs: Tensor) -> Tensor:
     leading = torch.broadcast_shapes(system.matrix.shape[:-2], rhs.shape[:-2])
     rhs = rhs.expand(*leading, -1, -1)
     upper = system.factor.upper.expand(*leading, -1, -1)
-    if not needs_gradient(system.matrix, rhs):
+    if not is_differentiated(system.matrix, rhs):
         return _SolveWithFactor.forward(system.matrix, upper, rhs)
     return _SolveWithFactor.apply(system.matrix, upper, rhs)  # type: ignore[no-any-return]
 
@@ -202,7 +209,9 @@ def norm_squared(problem: DenseProblem) -> DenseResult:
     # Rounding turns alpha by about epsilon |alpha| / p_min, and where p_min is the ridge this moves the result by
     # epsilon |alpha|^2: repeated centers with different values have large, opposite coefficients.
     rounding = torch.finfo(squared.dtype).eps * coefficients.detach().square().sum(-2)
-    resolved = system.factor.sound.unsqueeze(-1) & (rounding <= UNRESOLVED[squared.dtype] * squared.detach())
+    # What the trend explains leaves nothing but rounding, which is harmless as long as alpha is no larger than the values.
+    floor = torch.finfo(squared.dtype).eps * problem.values.detach().square().sum(-2)
+    resolved = system.factor.sound.unsqueeze(-1) & (rounding <= UNRESOLVED[squared.dtype] * squared.detach() + floor)
     return DenseResult(squared, resolved)
 
 

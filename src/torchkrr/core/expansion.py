@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .._chunking import chunk_bytes, collect, ranges, rows_per_chunk
-from .._precision import has_float64, working_dtype
+from .._precision import working_dtype
 from ..distances import squared_distances
 from ..kernels import Kernel
 from .factor import UNRESOLVED
@@ -34,12 +34,8 @@ class Points(NamedTuple):
     embedded: Tensor  # (P, E)
 
     def wide(self, rows: Tensor, kernel: Kernel) -> Tensor:
-        """Some of them embedded in the finest dtype."""
-        return kernel.embed(self.given.index_select(0, rows).to(finest(self.given)))
-
-
-def finest(tensor: Tensor) -> torch.dtype:
-    return torch.float64 if has_float64(tensor.device) else working_dtype(tensor.dtype)
+        """Some of them embedded in float64."""
+        return kernel.embed(self.given.index_select(0, rows).double())
 
 
 def find_coefficients(
@@ -60,11 +56,10 @@ def find_coefficients(
     `scale` `(q, C)` is the size of what is predicted; `ridge` is `()` or `(q, M)`; `names` are for messages.
     """
     used, positions = torch.unique(members, return_inverse=True)
-    dtype = finest(at)
     table, _ = solve_cells(
-        at.to(dtype),
-        centers.given.index_select(0, used).to(dtype),
-        values.index_select(0, used).to(dtype),
+        at.double(),
+        centers.given.index_select(0, used).double(),
+        values.index_select(0, used).double(),
         positions,
         kernel=kernel,
         ridge=ridge.detach(),
@@ -76,7 +71,7 @@ def find_coefficients(
         names=names,
     )
     working = working_dtype(at.dtype)
-    if working == dtype:
+    if working == torch.float64:
         return Regressors(table, torch.zeros(len(table), dtype=torch.bool, device=table.device))
     # Rounding of a kernel value: that of the embedded points it comes from, relative to a distance of one.
     reach = torch.linalg.vector_norm(centers.embedded.index_select(0, used), dim=1)[positions].amax(1).clamp_min(1)

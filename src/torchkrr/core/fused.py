@@ -97,11 +97,16 @@ def obstacle(tensors: Sequence[Tensor], options: CellOptions, learned: Sequence[
         return f"it has no gradient for what {type(options.kernel).__name__} learns in its profile"
     if options.fade or options.normalize:
         return f"it has no {'fade' if options.fade else 'normalize'}"
-    if not _native.in_memory(*tensors):
+    if not _native.in_memory(*tensors) or not shape_in_memory(options.kernel):
         return _native.NO_MEMORY
     if _native.library() is None:
         return _native.MISSING
     return None
+
+
+def shape_in_memory(kernel: Kernel) -> bool:
+    """Whether the parameters of the profile are numbers and nothing else; see `in_memory`."""
+    return type(kernel) is not RationalQuadratic or _native.in_memory(kernel.log_alpha)
 
 
 def chosen(tensors: Sequence[Tensor], options: CellOptions, learned: Sequence[Tensor]) -> bool:
@@ -117,7 +122,8 @@ def fixed_scale(kernel: Kernel, features: int) -> Tensor | None:
         return None
     scale = kernel.log_lengthscale
     plain = scale.dtype == torch.float64 and scale.is_cpu and scale.is_contiguous() and not needs_gradient(scale)
-    return scale if plain and (scale.ndim == 0 or scale.shape[0] == features) else None
+    fits = scale.ndim == 0 or scale.shape[0] == features
+    return scale if plain and fits and _native.in_memory(scale) else None
 
 
 def scale_for(tensors: Sequence[Tensor], options: CellOptions) -> Tensor | None:

@@ -26,17 +26,16 @@ from ..kernels import Kernel
 from .dense import DenseProblem
 from .dense import mean as by_torch
 from .factor import UNRESOLVED
-from .fused import PROFILES, fixed_scale
+from .fused import PROFILES, fixed_scale, shape_in_memory
 
 # Up to these sizes one core, in its cache, is faster than torch with its blocked products on several.
 MOST_CENTERS, MOST_FEATURES = 192, 64
 MOST_WORK = 1 << 23  # multiplications of the predictions
 NUMBERS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 TRUSTED = {dtype: limit / torch.finfo(dtype).eps for dtype, limit in UNRESOLVED.items()}
-WANTED = (
-    f"it takes at most {MOST_CENTERS} centers of at most {MOST_FEATURES} features, {MOST_WORK} products of queries, centers "
-    "and features or outputs, float32 or float64 on the CPU without leading dimensions, a kernel of torchkrr.kernels with a "
-    "fixed profile, and a number as ridge"
+SIZES = (
+    f"it takes at most {MOST_CENTERS} centers of at most {MOST_FEATURES} features, and {MOST_WORK} products of queries, "
+    "centers and features or outputs"
 )
 
 
@@ -59,40 +58,47 @@ class _Found(NamedTuple):
     factor: Tensor  # (N, N)
 
 
-def suits(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any) -> bool:
-    """Whether these are small, plain and consistent, so that no other check is needed."""
-    if type(kernel) not in PROFILES or type(ridge) not in (float, int) or not 0 <= ridge < math.inf:
-        return False
+def obstacle(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any, trend: Any) -> str | None:
+    """Why this cannot be solved here; `None` if it is small, plain and consistent, so that no other check is needed."""
+    if trend is not None:
+        return "it has no trend"
+    if type(kernel) not in PROFILES:
+        return f"it has no profile for {type(kernel).__name__}"
+    if type(ridge) not in (float, int) or not 0 <= ridge < math.inf:
+        return "it takes a finite, non-negative number as ridge, and no tensor"
     for tensor in (query, centers, values):
         if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not tensor.is_cpu:
-            return False
+            return "it takes tensors on the CPU, without leading dimensions"
+    if query.dtype not in NUMBERS or not query.dtype == centers.dtype == values.dtype:
+        return "it works in float32 and float64, with all tensors of one dtype"
     (num_queries, features), (num_centers, features_too), (num_values, outputs) = query.shape, centers.shape, values.shape
-    return bool(
-        query.dtype in NUMBERS
-        and query.dtype == centers.dtype == values.dtype
-        and features == features_too
-        and num_centers == num_values
-        and 0 < num_centers <= MOST_CENTERS
-        and 0 < features <= MOST_FEATURES
-        and num_queries > 0
-        and outputs > 0
-        and num_queries * num_centers * (features + outputs) <= MOST_WORK
-        and not (PROFILES[type(kernel)][1](kernel) and kernel.learned_in_profile())
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-        and _native.in_memory(query, centers, values)
-        and _native.library() is not None
-    )
+    if features != features_too or num_centers != num_values or not num_queries or not outputs:
+        return "the shapes of query, centers and values do not fit each other"
+    work = num_queries * num_centers * (features + outputs)
+    if not (0 < num_centers <= MOST_CENTERS and 0 < features <= MOST_FEATURES and work <= MOST_WORK):
+        return SIZES
+    if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+        return "it works neither under autocast nor inside torch.compile"
+    if not _native.in_memory(query, centers, values) or not shape_in_memory(kernel):
+        return _native.NO_MEMORY
+    if PROFILES[type(kernel)][1](kernel) and kernel.learned_in_profile():
+        return f"it has no gradient for what {type(kernel).__name__} learns in its profile"
+    return _native.MISSING if _native.library() is None else None
 
 
 def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridge: float) -> Tensor | None:
-    """Predictions `(Q, C)` of a problem that `suits`; `None` if it is not surely resolved or a number is not finite."""
+    """Predictions `(Q, C)` of a problem without `obstacle`.
+
+    `None` if it is not surely resolved, if a number is not finite, or if its embedding is more than numbers.
+    """
     scale = fixed_scale(kernel, query.shape[1])
     if scale is None:
         if kernel.input_transform is not None:  # which may clip what is not finite
             check_finite("centers", centers)
             check_finite("query", query)
         query, centers = kernel.embed(query), kernel.embed(centers)
+        if not _native.in_memory(query, centers):
+            return None
     profile, parameters = PROFILES[type(kernel)]
     fixed = _Fixed(kernel, scale, profile, parameters(kernel), ridge)
     result = query.new_empty(query.shape[0], values.shape[1])
@@ -101,6 +107,8 @@ def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridg
     if not needs_gradient(query, centers, values):
         _run("dense", query, centers, values, fixed, places)
         return result if resolved.value else None
+    if scale is not None:
+        fixed = fixed._replace(scale=scale.detach().clone())  # the gradient must not see it change
     adjoint, factor = (
         torch.empty_like(values, memory_format=torch.contiguous_format),
         values.new_empty(values.shape[0], values.shape[0]),
@@ -143,7 +151,8 @@ def _by_autograd(inputs: tuple[Tensor, ...], grad: Tensor, fixed: _Fixed, needs:
     # Views give each input an edge of its own in the graph, even where two inputs are one tensor.
     query, centers, values = views = [tensor.view_as(tensor) for tensor in inputs]
     if fixed.scale is not None:
-        query, centers = kernel.embed(query), kernel.embed(centers)
+        lengthscale = fixed.scale.exp().to(query.dtype)
+        query, centers = query / lengthscale, centers / lengthscale
     result = by_torch(DenseProblem(query, centers, values, query.new_tensor(ridge), kernel, trend=False)).result
     wanted = [view for view, need in zip(views, needs, strict=True) if need]
     parts = iter(torch.autograd.grad(result, wanted, grad, create_graph=True, allow_unused=True))

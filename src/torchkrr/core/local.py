@@ -121,7 +121,7 @@ def _evaluate(
         trusted = is_resolved(solution.factor, solution.inner.new_tensor(indices.shape[1]).sqrt())
         return _coefficients(solution, local_values), solution.power_squared, solution.resolved & trusted, *nothing
     mean = predict(solution.weights, local_values)
-    saved = keep(solution, local_values, power=True) if watched else nothing
+    saved = keep(solution, local_values) if watched else nothing
     return mean, solution.power_squared, solution.resolved, *saved
 
 

@@ -19,7 +19,7 @@ from .cells import CellOptions, LocalSystem, assemble, gather
 from .factor import Factor, cholesky, is_resolved, unwhiten, whiten
 
 
-class Trend(NamedTuple):
+class TrendPart(NamedTuple):
     """What a constant trend adds to a solution."""
 
     direction: Tensor  # (q, M): A^-1 t
@@ -36,7 +36,7 @@ class Solution(NamedTuple):
     resolved: Tensor  # (q,) bool
     factor: Factor
     system: LocalSystem
-    trend: Trend | None
+    trend: TrendPart | None
 
 
 def solve(
@@ -65,7 +65,7 @@ def solve(
         white_ones = whiten(factor, ones.unsqueeze(-1)).squeeze(-1)  # (q, M): v
         total = white_ones.square().sum(-1)  # (q,): c
         missing = 1 - (whitened * white_ones).sum(-1)  # (q,): 1 - b
-        trend = Trend(unwhiten(factor, white_ones.unsqueeze(-1)).squeeze(-1), total, missing / total)
+        trend = TrendPart(unwhiten(factor, white_ones.unsqueeze(-1)).squeeze(-1), total, missing / total)
         inner = inner + trend.gap.unsqueeze(-1) * trend.direction
         norm = torch.maximum(norm, torch.linalg.vector_norm(inner.detach(), dim=-1))
         power_squared = power_squared + missing.square() / total

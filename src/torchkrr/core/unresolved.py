@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .._checks import check_finite
 from .._native import Backend
-from .._precision import has_float64, working_dtype
+from .._precision import working_dtype
 from ..errors import RidgeRaisedWarning, SolveError
 from ..kernels import Kernel
 from . import fused
@@ -83,7 +83,7 @@ def solve_cells(
     if scale is not None and not math.isfinite(centers.detach().sum().item()):  # nobody has looked at them yet
         check_finite("centers", given)
     arguments = (query.index_select(0, rows), centers, values, indices)
-    if dtype != torch.float64 and has_float64(query.device):
+    if dtype != torch.float64:
         again = solve_cells(
             *(tensor.double() if tensor.is_floating_point() else tensor for tensor in arguments),
             kernel=kernel,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._precision import has_float64, working_dtype
+from .._precision import working_dtype
 from ..errors import SolveError
 from ..kernels import Kernel
 from .dense import DenseProblem, Evaluate
@@ -39,9 +39,9 @@ def solve_dense(
     result, resolved = evaluate(pose(dtype))
     if bool(resolved.all()):
         return result
-    finest = torch.float64 if has_float64(query.device) else dtype
+    finest = torch.float64
     problem = pose(finest)
-    if finest != dtype:
+    if dtype != finest:
         again, resolved_again = evaluate(problem)
         result = torch.where(resolved, result, again.to(dtype))
         resolved = resolved | resolved_again

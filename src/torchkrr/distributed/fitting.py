@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._chunking import SEARCH_BYTES, rows_per_chunk
+from .._state import usable
 from ..errors import InputError
 from ..kernels import Exponential, Kernel
 from ..transforms import Compose, MeanDistance, Standardize, StandardMean, Transform, UnitCube
@@ -35,7 +36,7 @@ def fit_over_ranks(transform: T, x: Tensor, wire: Wire) -> T:
                 f"{type(transform).__name__} cannot be fitted on several ranks. Fit it on a sample, the same on every rank."
             )
         for name, statistic in zip(transform.statistics, RULES[type(transform)](x, wire), strict=True):
-            transform._buffers[name] = statistic
+            transform._buffers[name] = usable(statistic)
     return transform
 
 

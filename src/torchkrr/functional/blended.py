@@ -44,6 +44,7 @@ class Blend(NamedTuple):
     last_sets_radius: bool
 
 
+@full_precision
 def blended_kernel_ridge(
     query: Tensor,
     centers: Tensor,
@@ -107,6 +108,7 @@ def blended_kernel_ridge(
     return solve_blended(query, centers, values, blend, kernel=kernel, ridge=ridge, trend=trend, on_singular=on_singular)[0]
 
 
+@full_precision
 def blended_power_function(
     query: Tensor,
     centers: Tensor,

@@ -7,27 +7,41 @@ a lower estimate of it, so a bound made with that one is only an indicator, and 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from .._checks import (
     check_alike,
+    check_choice,
     check_finite,
     check_indices,
     check_points,
     check_positive,
+    check_ridge,
     check_same_rows,
     check_scalar,
     check_values,
 )
+from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
+from .._precision import full_precision
+from ..core import dense
+from ..core.unresolved_dense import solve_dense
 from ..distances import safe_sqrt
-from ..kernels import Kernel
+from ..kernels import Kernel, check_kernel
 from .local import OnSingular, Trend, local_power_function
 from .ridge import power_function, rkhs_norm
 
 
 def error_bound(
-    query: Tensor, centers: Tensor, *, kernel: Kernel, norm: float | Tensor, ridge: float | Tensor = 1e-9
+    query: Tensor,
+    centers: Tensor,
+    *,
+    kernel: Kernel,
+    norm: float | Tensor,
+    ridge: float | Tensor = 1e-9,
+    on_singular: OnSingular = "warn",
 ) -> Tensor:
     r"""The bound $\epsilon_k(z)\,\|f\|$ on the error of the dense interpolant of a function of known norm.
 
@@ -40,7 +54,7 @@ def error_bound(
         centers: points where the function is known.
         kernel: kernel whose space holds the function.
         norm: norm of the function in that space, a positive number or 0-d tensor.
-        ridge: as in `kernel_ridge`.
+        ridge, on_singular: as in `kernel_ridge`.
 
     Shape:
         - query: `(*, Q, D)`; centers: `(*, N, D)`
@@ -52,7 +66,7 @@ def error_bound(
     """
     check_positive("norm", norm)
     check_scalar("norm", norm)
-    return power_function(query, centers, kernel=kernel, ridge=ridge) * norm
+    return power_function(query, centers, kernel=kernel, ridge=ridge, on_singular=on_singular) * norm
 
 
 def local_error_bound(
@@ -63,6 +77,7 @@ def local_error_bound(
     kernel: Kernel,
     norm: float | Tensor,
     ridge: float | Tensor = 1e-9,
+    on_singular: OnSingular = "warn",
 ) -> Tensor:
     r"""The bound $\epsilon_k^\sigma(z)\,\|f\|$ on the error of the local interpolant of a function of known norm.
 
@@ -85,11 +100,18 @@ def local_error_bound(
     """
     check_positive("norm", norm)
     check_scalar("norm", norm)
-    return local_power_function(query, centers, neighbor_indices, kernel=kernel, ridge=ridge) * norm
+    choices: dict[str, Any] = {"kernel": kernel, "ridge": ridge, "on_singular": on_singular}
+    return local_power_function(query, centers, neighbor_indices, **choices) * norm
 
 
 def error_indicator(
-    query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridge: float | Tensor = 1e-9
+    query: Tensor,
+    centers: Tensor,
+    values: Tensor,
+    *,
+    kernel: Kernel,
+    ridge: float | Tensor = 1e-9,
+    on_singular: OnSingular = "warn",
 ) -> Tensor:
     r"""Power function times the norm of the *fitted* function, per output: an indicator, not a bound.
 
@@ -109,10 +131,11 @@ def error_indicator(
         >>> error_indicator(torch.tensor([[99.0]]), x, torch.tensor([[3.0]]), kernel=Exponential(), ridge=0.0)
         tensor([[3.]])
     """
-    power = power_function(query, centers, kernel=kernel, ridge=ridge)
-    return power.unsqueeze(-1) * rkhs_norm(centers, values, kernel=kernel, ridge=ridge).unsqueeze(-2)
+    choices: dict[str, Any] = {"kernel": kernel, "ridge": ridge, "on_singular": on_singular}
+    return power_function(query, centers, **choices).unsqueeze(-1) * rkhs_norm(centers, values, **choices).unsqueeze(-2)
 
 
+@full_precision
 def local_rkhs_norm(
     centers: Tensor,
     values: Tensor,
@@ -151,7 +174,27 @@ def local_rkhs_norm(
     check_indices("neighbor_indices", neighbor_indices, None, centers)
     check_finite("centers", centers)
     check_finite("values", values)
-    cells = torch.unique(neighbor_indices.sort(dim=1).values, dim=0)  # (cells, M)
-    local_centers, local_values = centers[cells], values[cells]
-    norms = rkhs_norm(local_centers, local_values, kernel=kernel, ridge=ridge, trend=trend, on_singular=on_singular)
-    return safe_sqrt(norms.square().sum(0))
+    check_kernel(kernel)
+    check_ridge(ridge, len(centers))
+    check_choice("trend", trend, (None, "constant"))
+    check_choice("on_singular", on_singular, ("warn", "raise"))
+    ridge = torch.as_tensor(ridge, dtype=torch.float64, device=centers.device)
+    cells = torch.unique(neighbor_indices.long().sort(dim=1).values, dim=0)  # (cells, M)
+    width = cells.shape[1]
+    row_bytes = width * (4 * width + 2 * centers.shape[1] + 3 * values.shape[1]) * centers.element_size()
+    parts = []
+    for chunk in ranges(len(cells), rows_per_chunk(row_bytes, SEARCH_BYTES)):
+        members = cells[chunk]
+        local = centers[members]  # (cells, M, D)
+        squared = solve_dense(
+            dense.norm_squared,
+            local,
+            local,
+            values[members],
+            kernel=kernel,
+            ridge=ridge[members] if ridge.ndim else ridge,
+            trend=trend is not None,
+            on_singular=on_singular,
+        )  # (cells, C)
+        parts.append(squared.clamp_min(0).sum(0))
+    return safe_sqrt(torch.stack(parts).sum(0)).to(centers.dtype)

@@ -167,7 +167,8 @@ class _NewtonBasis:
     def add(self, at: int) -> bool:
         """Add the point `at`; False if it is, to rounding, determined by the others."""
         pivot = self.power_squared[at]
-        if float(pivot) <= len(self.embedded) * torch.finfo(pivot.dtype).eps:
+        # Each point chosen has taken off a square that was rounded.
+        if float(pivot) <= 4 * (self.size + 1) * torch.finfo(pivot.dtype).eps:
             return False
         known = self.columns[:, : self.size]
         kernel_column = self.kernel.of_squared(squared_distances(self.embedded, self.embedded[at : at + 1])).squeeze(1)

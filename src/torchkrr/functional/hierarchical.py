@@ -21,7 +21,7 @@ from .._checks import (
     check_values,
 )
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from .._precision import full_precision, has_float64, working_dtype
+from .._precision import full_precision, working_dtype
 from ..core.local import Kind
 from ..core.unresolved import solve_cells
 from ..distances import safe_sqrt
@@ -31,6 +31,7 @@ from .ridge import cardinal_weights, kernel_ridge
 from .voronoi import Border, Cells, Local, border_of, checked_cells, local_systems, ridge_rows
 
 
+@full_precision
 def hierarchical_kernel_ridge(
     query: Tensor,
     centers: Tensor,
@@ -114,6 +115,7 @@ def hierarchical_kernel_ridge(
     )
 
 
+@full_precision
 def hierarchical_power_function(
     query: Tensor,
     centers: Tensor,
@@ -183,11 +185,10 @@ def solve_hierarchical(
     local = local_systems(embedded, cells, border_of(embedded[1], cells) if border is None else border, ridge)
     choices: dict[str, Any] = {"kernel": kernel, "on_singular": on_singular}
     # The rest may be small beside the values, and local weights amplify its rounding: it is taken in float64.
-    finest = torch.float64 if has_float64(query.device) else embedded[0].dtype
     fitted: Tensor = kernel_ridge(
-        torch.cat((query, centers.index_select(0, local.used))).to(finest),
-        centers.index_select(0, cells.coarse).to(finest),
-        values.index_select(0, cells.coarse).to(finest),
+        torch.cat((query, centers.index_select(0, local.used))).double(),
+        centers.index_select(0, cells.coarse).double(),
+        values.index_select(0, cells.coarse).double(),
         ridge=ridge_rows(ridge, cells.coarse),
         trend=trend,
         **choices,
@@ -245,10 +246,9 @@ def power_of_hierarchical(
     """The power function `(Q,)`, in chunks of queries."""
     _check_choices(query, centers, centers[:, :0], kernel, ridge, trend, on_singular)
     choices: dict[str, Any] = {"kernel": kernel, "trend": trend, "on_singular": on_singular}
-    finest = torch.float64 if has_float64(query.device) else working_dtype(query.dtype)
-    wide_query, wide_centers = query.to(finest), centers.to(finest)
+    wide_query, wide_centers = query.double(), centers.double()
     coarse = wide_centers.index_select(0, cells.coarse)
-    ridge = torch.as_tensor(ridge, dtype=finest, device=query.device)
+    ridge = torch.as_tensor(ridge, dtype=torch.float64, device=query.device)
     number = torch.full((len(centers),), -1, device=query.device)
     number[cells.coarse] = torch.arange(len(coarse), device=query.device)
     rows = []

@@ -356,13 +356,12 @@ def solve_local(
         embedded=embedded,
         cache=cache,
     )
-    _explain_non_finite(first, query, centers, values)
+    _explain_non_finite(first, centers, values)
     return first.to(query.dtype), safe_sqrt(power_squared.clamp_min(0)).to(query.dtype)
 
 
-def _explain_non_finite(result: Tensor, query: Tensor, centers: Tensor, values: Tensor) -> None:
-    # Inputs are looked at only when the result is not finite: a pass over all centers on every call would not be free.
+def _explain_non_finite(result: Tensor, centers: Tensor, values: Tensor) -> None:
+    # They are looked at only when the result is not finite: a pass over all centers on every call would not be free.
     if not math.isfinite(result.detach().sum().item()):
-        check_finite("query", query)
         check_finite("centers", centers)
         check_finite("values", values)

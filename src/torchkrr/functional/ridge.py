@@ -20,12 +20,12 @@ from .._checks import (
     check_same_rows,
     check_values,
 )
-from .._native import Backend
+from .._native import Backend, chosen
 from .._precision import full_precision
 from ..core import dense, fused_dense
 from ..core.unresolved_dense import solve_dense
 from ..distances import safe_sqrt
-from ..errors import BackendError, InputError
+from ..errors import InputError
 from ..kernels import Kernel, check_kernel
 from .local import OnSingular, Trend
 
@@ -60,7 +60,8 @@ def kernel_ridge(
         on_singular: what stays singular in float64 is solved with a larger ridge and a `RidgeRaisedWarning`, or raises
             `SolveError`.
         backend: `"auto"` solves small problems on the CPU by the compiled library, where there is one; `"torch"` never
-            does, and `"fused"` is an error where it cannot.
+            does, and `"fused"` is an error where it cannot. What the library does not surely resolve is solved by torch,
+            whichever is asked for.
 
     Shape:
         - query: `(*, Q, D)`; centers: `(*, N, D)`; values: `(*, N, C)`
@@ -75,13 +76,13 @@ def kernel_ridge(
     check_choice("trend", trend, (None, "constant"))
     check_choice("on_singular", on_singular, ("warn", "raise"))
     check_choice("backend", backend, ("auto", "fused", "torch"))
-    if backend != "torch" and trend is None and fused_dense.suits(query, centers, values, kernel, ridge):
-        found = fused_dense.mean(query, centers, values, kernel=kernel, ridge=float(ridge))
-        if found is not None:
-            return found
-    elif backend == "fused":
-        raise BackendError(f'backend="fused" cannot solve this: {fused_dense.WANTED}. backend="auto" lets torch do it.')
     check_values(values, batched=True)
+    if backend != "torch":
+        obstacle = fused_dense.obstacle(query, centers, values, kernel, ridge, trend)
+        if chosen(backend, obstacle, "solve this"):
+            found = fused_dense.mean(query, centers, values, kernel=kernel, ridge=float(ridge))
+            if found is not None:
+                return found
     return _solve(dense.mean, query, centers, values, kernel, ridge, trend, on_singular)
 
 

@@ -13,7 +13,7 @@ from ..errors import ShapeError
 
 # The bump reaches 1 where the ratio of distances reaches this quantile over the centers.
 QUANTILE = 0.1
-TIE = 1e-6  # a ratio of distances that is none
+TIE = 1e-6  # up to this ratio the two nearest coarse points count as equally near
 # Bumps of centers are no smaller, so that nothing is infinite: a ridge of 1e16 silences a center as well.
 LEAST_BUMP = 1e-8
 ABSENT = LEAST_BUMP**-2

@@ -94,8 +94,13 @@ class Depths(nn.Module):
         return found
 
     def _pooled(self, output: Tensor) -> Tensor:
-        tokens = self.num_prefix_tokens if output.ndim == 3 else 0
-        vectors = pool(output, self.pooling, num_prefix_tokens=tokens, channels_last=self.channels_last, most=self.most)
+        vectors = pool(
+            output,
+            self.pooling,
+            num_prefix_tokens=self.num_prefix_tokens,
+            channels_last=self.channels_last,
+            most=self.most,
+        )
         return vectors.clone() if vectors.data_ptr() == output.data_ptr() else vectors
 
     def extra_repr(self) -> str:

@@ -54,7 +54,7 @@ def pool(
     """
     check_tensor("features", features)
     check_floating("features", features)
-    check_choice("pooling", how, POOLINGS)
+    check_choice("how", how, POOLINGS)
     check_at_least_one("most", most)
     check_integer("num_prefix_tokens", num_prefix_tokens)
     if how is None:

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from .._checks import check_at_least_one, check_choice, check_count, check_finite, check_points
 from ..functional.greedy import farthest_points
 from ..kernels import Exponential
+from ..neighbors.base import evenly_spaced_rows
 from ..nn.ridge import KernelRidge
 
 Parts = Literal["both", "first", "last"]
 Place = Literal["state", "hidden"]
 Placing = Literal["sample", "farthest"]
+MOST_PAIRED = 4096  # points whose distances, each to each, are looked at
 
 
 class QNetwork(nn.Module):
@@ -113,7 +115,7 @@ class KernelQNetwork(QNetwork):
         check_choice("last_on", last_on, ("state", "hidden"))
         check_choice("placing", placing, ("sample", "farthest"))
         super().__init__(states.shape[1], num_actions, hidden=hidden)
-        self.to(states.dtype)
+        self.to(states)
         self.last_on: Place = last_on
 
         def part(points: Tensor, num_outputs: int) -> KernelRidge:
@@ -155,7 +157,8 @@ class KernelQNetwork(QNetwork):
 def typical_scales(points: Tensor) -> Tensor:
     r"""A lengthscale for each feature: its standard deviation times the mean distance of standardized points.
 
-    Features without variance get the scale of a standard deviation of one.
+    Features without variance get the scale of a standard deviation of one. Of more than 4096 points, so many, evenly spaced,
+    stand for all in the mean distance.
 
     Shape:
         - points: `(N, D)`; output: `(D,)`
@@ -166,7 +169,8 @@ def typical_scales(points: Tensor) -> Tensor:
     """
     deviation = points.std(0, correction=0) if len(points) > 1 else torch.ones_like(points[0])
     deviation = torch.where(deviation > 0, deviation, 1.0)
-    distances = torch.pdist(points / deviation) if len(points) > 1 else points.new_ones(1)
+    paired = points[evenly_spaced_rows(len(points), MOST_PAIRED, points.device)]
+    distances = torch.pdist(paired / deviation) if len(points) > 1 else points.new_ones(1)
     distance = distances.mean()
     return deviation * torch.where(distance > 0, distance, 1.0)
 

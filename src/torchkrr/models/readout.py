@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from .._checks import check_at_least_one, check_tensor
-from .._state import register, resize_buffers, without_graph
+from .._state import register, resize_buffers, usable, without_graph
 from ..errors import InputError, InputTypeError, ShapeError
 from ..nn.contents import Contents, contents_of, row_hashes
 from ..nn.local import Explanation, LocalKernelRidge
 from ..nn.support import SupportLayer
+from .modes import in_mode
 
 
 class KernelReadout(nn.Module):
@@ -260,16 +261,10 @@ def _propagate(backbone: nn.Module, inputs: Tensor, batch_size: int) -> Tensor:
     check_tensor("inputs", inputs)
     if inputs.ndim == 0 or not len(inputs):
         raise ShapeError(f"inputs must have at least one row, got a tensor of shape {tuple(inputs.shape)}.")
-    modes = {module: module.training for module in backbone.modules()}
-    backbone.eval()
-    try:
-        with torch.inference_mode(False), torch.no_grad():
-            # Inputs made in inference mode would make features that cannot take part in a backward pass.
-            given = inputs.clone() if inputs.is_inference() else inputs
-            return torch.cat([_vectors(backbone(part), len(part)) for part in given.split(batch_size)])
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with in_mode(backbone, training=False), torch.inference_mode(False), torch.no_grad():
+        # Inputs made in inference mode would make features that cannot take part in a backward pass.
+        given = usable(inputs)
+        return torch.cat([_vectors(backbone(part), len(part)) for part in given.split(batch_size)])
 
 
 class _replaced:

@@ -60,7 +60,7 @@ class Staged(nn.Module):
             >>> torch.equal(staged.without(3)(x), layers[1](layers[0](x)))
             True
         """
-        check_count("num_discarded", num_discarded, len(self) - 1, least=0)
+        check_count("num_discarded", num_discarded, len(self) - 1, least=0, what="the number of stages less one")
         return nn.Sequential(*list(self.stages)[: len(self) - num_discarded])
 
     def extra_repr(self) -> str:

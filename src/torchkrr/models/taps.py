@@ -47,7 +47,14 @@ def tap(model: nn.Module, *layers: str) -> Iterator[dict[str, Tensor]]:
 
 @overload
 def features_at(
-    model: nn.Module, layers: str, x: Any, *, pooling: Pooling = None, num_prefix_tokens: int = 0, most: int = MOST_FEATURES
+    model: nn.Module,
+    layers: str,
+    x: Any,
+    *,
+    pooling: Pooling = None,
+    num_prefix_tokens: int = 0,
+    channels_last: bool = False,
+    most: int = MOST_FEATURES,
 ) -> Tensor: ...
 
 
@@ -59,6 +66,7 @@ def features_at(
     *,
     pooling: Pooling = None,
     num_prefix_tokens: int = 0,
+    channels_last: bool = False,
     most: int = MOST_FEATURES,
 ) -> dict[str, Tensor]: ...
 
@@ -70,6 +78,7 @@ def features_at(
     *,
     pooling: Pooling = None,
     num_prefix_tokens: int = 0,
+    channels_last: bool = False,
     most: int = MOST_FEATURES,
 ) -> Tensor | dict[str, Tensor]:
     """The outputs of named layers for one input, pooled to vectors if asked for.
@@ -80,7 +89,7 @@ def features_at(
         model: any `nn.Module`; it is called as it is, in the mode and on the device it is in.
         layers: one name, or several.
         x: input of the model.
-        pooling, num_prefix_tokens, most: see `pool`.
+        pooling, num_prefix_tokens, channels_last, most: see `pool`.
 
     Returns:
         The features for one name, a dictionary of them for several.
@@ -107,7 +116,8 @@ def features_at(
     with hooked(model, names, keep):
         model(x)
     check_reached(names, outputs)
-    found = {name: pool(outputs[name], pooling, num_prefix_tokens=num_prefix_tokens, most=most) for name in names}
+    choices: dict[str, Any] = {"num_prefix_tokens": num_prefix_tokens, "channels_last": channels_last, "most": most}
+    found = {name: pool(outputs[name], pooling, **choices) for name in names}
     return found[layers] if isinstance(layers, str) else found
 
 
@@ -120,7 +130,7 @@ class Tapped(nn.Module):
     Args:
         network: any `nn.Module`.
         layer: where it ends, as in `tap`. A layer that is called several times gives its first output.
-        pooling, num_prefix_tokens, most: see `pool`.
+        pooling, num_prefix_tokens, channels_last, most: see `pool`.
 
     Example:
         >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten())

@@ -10,7 +10,6 @@
 #include <exception>
 #include <memory>
 #include <new>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -42,8 +41,8 @@ template <class Worker, class F> void share(std::deque<Worker> &workers, int64_t
     others.reserve(workers.size());
     try {
         for (std::size_t t = 1; t < workers.size(); ++t) others.emplace_back(work, t);
-    } catch (const std::system_error &) {
-        // No more threads to be had: those there are do all the work.
+    } catch (const std::exception &) {
+        // No more threads to be had, or no memory for one: those there are do all the work, and have to be joined.
     }
     work(0);
     for (auto &thread : others) thread.join();
@@ -125,7 +124,7 @@ template <class T> void measure(const SearchTask &task) {
 }
 
 template <class I> void hash(const HashTask &task) {
-    const int64_t piece = std::max<int64_t>(1, HASHED / task.features);
+    const int64_t piece = std::max<int64_t>(1, HASHED / std::max<int64_t>(1, task.features));
     std::deque<char> workers(std::size_t(std::max<int64_t>(1, std::min(task.threads, task.count / piece))));
     share(workers, task.count, piece, [&](char, int64_t first, int64_t last) { hash_rows<I>(task, first, last); });
 }
@@ -136,12 +135,14 @@ template <class F> int without_exceptions(F f) {
         return 0;
     } catch (const std::bad_alloc &) {
         return 1;
+    } catch (...) {
+        return 2;
     }
 }
 
 }  // namespace
 
-// Zero, or one if there was not enough memory.
+// Zero; one if there was not enough memory; two if anything else went wrong.
 extern "C" {
 int torchkrr_solve_float(const Task *task) {
     return without_exceptions([=] { solve<float>(*task); });

@@ -61,7 +61,7 @@ template <class T, bool SLOPE> struct Radial {
         const V d = root<T>(s), left = d < 1 ? 1 - d : V{};
         const V support = power<T>(left, int(first) + smoothness - (SLOPE ? 1 : 0));
         if (SLOPE) {
-            if (smoothness == 0) return s > 0 ? -n * support / d : V{};
+            if (smoothness == 0) return (s > 0) & (d < 1) ? -n * support / d : V{};  // power(0, 0) is one
             if (smoothness == 1) return -(n + 1) * (n + 2) * support;
             if (smoothness == 2) return -(n + 3) * (n + 4) / 3 * support * ((n + 1) * d + 1);
             return -(n + 5) * (n + 6) / 15 * support * (((n * n + 4 * n + 3) * d + (3 * n + 6)) * d + 3);

@@ -13,16 +13,15 @@ import os
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from .. import _native
 from .._checks import check_at_least_one, check_positive
 from ..errors import InputError, InputTypeError, MissingExtraError
-from .base import NeighborIndex, Neighbors
+from .base import NeighborIndex, Neighbors, evenly_spaced_rows
 from .exact import ExactIndex
 from .faiss_index import FaissIndex
-from .recall import shared
+from .recall import share_found
 from .streamed import StreamedIndex
 
 QUICK_ENOUGH = 2.0  # seconds of exact search for all expected queries, beyond what inverted lists take to build
@@ -204,12 +203,12 @@ def _choose(points: Tensor, num_queries: int, wanted: float) -> tuple[NeighborIn
         index = FaissIndex(f"IVF{lists},Flat")
     except MissingExtraError:
         return exact, Choice("exact", f'{takes}, and faiss is not installed: pip install "torchkrr[faiss]"')
-    rows = torch.linspace(0, count - 1, SAMPLE, device=points.device).long()
+    rows = evenly_spaced_rows(count, SAMPLE, points.device)
     neighbors = min(SAMPLE_NEIGHBORS, count - 1)
     truth = exact.search(points[rows], neighbors, exclude=rows).indices
 
     def measured(index: FaissIndex) -> float:
-        return shared(index.search(points[rows], neighbors, exclude=rows).indices, truth)
+        return share_found(index.search(points[rows], neighbors, exclude=rows).indices, truth)
 
     index.build(points)
     for index.nprobe in _doubling(max(1, lists // 128), max(1, lists // WIDEST)):

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from .._checks import (
+    INDEX_DTYPES,
     check_alike,
     check_finite,
     check_index_range,
+    check_index_tensor,
     check_num_neighbors,
     check_points,
     check_same_features,
@@ -106,7 +108,7 @@ class NeighborIndex(ABC):
         check_same_features("query", query, "the index", sample)
         check_searchable("query", query)
         if exclude is not None:
-            check_exclude(exclude, query.shape[0], points.shape[0])
+            check_exclude(exclude, query, points.shape[0])
         available = points.shape[0] - (exclude is not None)
         what = "the number of centers" + (" that are not excluded" if exclude is not None else "")
         check_num_neighbors(num_neighbors, available, what=what)
@@ -162,10 +164,17 @@ def embed_in_blocks(points: Tensor, embed: Callable[[Tensor], Tensor]) -> Tensor
     return embedded
 
 
+def evenly_spaced_rows(count: int, most: int, device: torch.device) -> Tensor:
+    """Row numbers from the first to the last of `count`, all of them or `most`."""
+    taken = min(most, count)
+    # In integers: float32 would run past the last of more than 2^24 rows.
+    return torch.arange(taken, device=device) * (count - 1) // max(1, taken - 1)
+
+
 def kept_rows(indices: Tensor, count: int) -> Tensor:
     """The mask of the rows that stay when the rows `indices` are removed."""
     check_tensor("indices", indices)
-    if indices.dtype not in (torch.int64, torch.int32) or indices.ndim != 1 or len(indices) == 0:
+    if indices.dtype not in INDEX_DTYPES or indices.ndim != 1 or len(indices) == 0:
         raise InputTypeError(
             f"indices must be a non-empty 1-D integer tensor of rows to remove, got {indices.dtype} of shape "
             f"{tuple(indices.shape)}. For a mask use mask.nonzero().squeeze(1)."
@@ -192,13 +201,11 @@ def check_searchable(name: str, points: Tensor) -> None:
         )
 
 
-def check_exclude(exclude: Tensor, num_queries: int, num_points: int) -> None:
-    check_tensor("exclude", exclude)
-    if exclude.dtype not in (torch.int64, torch.int32):
-        raise InputTypeError(f"exclude must have dtype torch.int64, got {exclude.dtype}.")
-    if tuple(exclude.shape) != (num_queries,):
+def check_exclude(exclude: Tensor, query: Tensor, num_points: int) -> None:
+    check_index_tensor("exclude", exclude, query)
+    if exclude.shape != query.shape[:1]:
         raise ShapeError(
-            f"exclude must have shape ({num_queries},), one row to leave out for each query, got {tuple(exclude.shape)}."
+            f"exclude must have shape ({len(query)},), one row to leave out for each query, got {tuple(exclude.shape)}."
         )
     check_index_range("exclude", exclude, num_points)
 

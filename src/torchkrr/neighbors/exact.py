@@ -21,7 +21,7 @@ from torch import Tensor
 from .._checks import check_alike, check_choice, check_finite, check_points, check_same_features
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
 from .._native import Backend, chosen
-from .._precision import full_precision
+from .._precision import full_precision, working_dtype
 from ..errors import InputError
 from ..kernels import Kernel, check_kernel
 from . import fused_search
@@ -91,7 +91,8 @@ def nearest(
         exclude = torch.arange(len(query), device=query.device)
     with torch.no_grad():
         if kernel is not None:
-            query, centers = kernel.embed(query), kernel.embed(centers)
+            dtype = working_dtype(query.dtype)
+            query, centers = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
         return ExactIndex().build(centers).search(query, num_neighbors, exclude=exclude).indices
 
 
@@ -139,6 +140,10 @@ class ExactIndex(NeighborIndex):
 
     def _remove(self, points: Tensor, keep: Tensor) -> None:
         self._build(points)
+
+    def _release(self) -> None:
+        for made in ("_squares", "_shift"):
+            self.__dict__.pop(made, None)
 
     def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
         points = self._built()

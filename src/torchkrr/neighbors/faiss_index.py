@@ -132,6 +132,7 @@ class FaissIndex(NeighborIndex):
 
     def _release(self) -> None:
         self._index = None
+        self._numbers = np.empty(0, dtype=np.int64)
 
     def _ask(self, rows: np.ndarray[Any, Any], count: int, widening: int) -> np.ndarray[Any, Any]:
         """Rows of the points for each query, `len(points)` where faiss found none."""

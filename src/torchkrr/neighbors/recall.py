@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .._checks import check_at_least_one, check_points
-from .base import NeighborIndex
+from .base import NeighborIndex, evenly_spaced_rows
 from .exact import ExactIndex
 
 
@@ -38,15 +38,15 @@ def recall(index: NeighborIndex, query: Tensor, num_neighbors: int, *, sample: i
     """
     check_points("query", query)
     check_at_least_one("sample", sample)
-    asked = torch.linspace(0, len(query) - 1, min(sample, len(query)), device=query.device).round().long()
+    asked = evenly_spaced_rows(len(query), sample, query.device)
     found = index.search(query[asked], num_neighbors).indices
-    if index.points is None or index.streams:  # streamed search is exact
+    if index.streams:  # which is exact
         return 1.0
-    exact = ExactIndex().build(index.points).search(query[asked], num_neighbors).indices
-    return shared(found, exact)
+    exact = ExactIndex().build(index._built()).search(query[asked], num_neighbors).indices
+    return share_found(found, exact)
 
 
-def shared(found: Tensor, exact: Tensor) -> float:
+def share_found(found: Tensor, exact: Tensor) -> float:
     """The mean share of each row of `exact` `(Q, M)` that is in the same row of `found`."""
     both = torch.cat((found, exact), dim=1).sort(dim=1).values
     return float((both[:, 1:] == both[:, :-1]).sum()) / exact.numel()

@@ -11,19 +11,20 @@ from .._checks import check_alike, check_finite, check_points, check_same_featur
 from .._chunking import ranges
 from .._precision import working_dtype
 from . import fused_search
-from .base import Neighbors, check_searchable, kept_rows, rank
+from .base import Neighbors, check_searchable, evenly_spaced_rows, kept_rows, rank
 from .exact import Block, ExactIndex, block_rows, shift_of
 
 SAMPLE_ROWS = 1024
 
 
 class StreamedIndex(ExactIndex):
-    """Exact nearest neighbors that keep nothing but a reference to the points, and read them once per search.
+    """Exact nearest neighbors that keep nothing but a reference to the points, and read them in every search.
 
     For points that do not fit into memory, as `torch.from_numpy(numpy.memmap(...))` or `torch.from_file(...)`: a search
-    embeds and compares one block after the other, in memory bounded by a byte budget. It finds what `ExactIndex` finds. One
-    search of many queries reads the points once, so ask for many at a time. Nothing derived from the points is kept, hence
-    a file that changes is followed; each block is checked to be finite as it is read.
+    embeds and compares one block after the other, in memory bounded by a byte budget. It finds what `ExactIndex` finds. The
+    points are read once for every 32,768 queries, and again for queries whose last neighbor ties with others, so ask for
+    many queries at a time. Nothing derived from the points is kept, hence a file that changes is followed; each block is
+    checked to be finite as it is read.
 
     In a layer, `LocalKernelRidge(centers, values, kernel=kernel, index=StreamedIndex())`, neither centers nor values are
     copied, and the kernel embeds each block on the fly. Give the kernel: the default one is fitted on all centers at once.
@@ -48,7 +49,7 @@ class StreamedIndex(ExactIndex):
         self.points = None
         self._embed = embed
         with torch.inference_mode(False), torch.no_grad():
-            rows = torch.linspace(0, len(points) - 1, min(SAMPLE_ROWS, len(points)), device=points.device).long()
+            rows = evenly_spaced_rows(len(points), SAMPLE_ROWS, points.device)
             sample = embed(points.detach().index_select(0, rows))
         check_searchable("points", sample)
         self._row = sample[:1]

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .._checks import check_alike, check_count, check_finite, check_integer, check_num_neighbors, check_same_rows
+from .._checks import check_alike, check_count, check_integer, check_same_rows
 from .._precision import full_precision
 from ..core.expansion import Expansions, Points, Regressors, find_coefficients
 from ..core.local import Kind
@@ -21,6 +21,7 @@ from ..neighbors import ExactIndex, NeighborIndex
 from ..neighbors.auto import index_from
 from .kept import KeepingLayer
 from .local import Explanation
+from .support import check_query
 
 
 class _Anchors(NamedTuple):
@@ -162,18 +163,12 @@ def _find(query: Tensor, anchors: _Anchors, layer: BlendedKernelRidge) -> tuple[
     return blended, near
 
 
-def _check(query: Tensor, centers: Tensor, layer: BlendedKernelRidge) -> None:
-    check_num_neighbors(layer.num_neighbors, layer.num_centers)
-    check_alike(query=query, centers=centers)
-    check_finite("query", query)
-
-
 @full_precision
 def _solve(
     query: Tensor, centers: Tensor, values: Tensor, layer: BlendedKernelRidge, kind: Kind
 ) -> tuple[Tensor, Tensor, Blend]:
     """Mean or weights, power function and blend for rows `(Q, D)`, with gradients."""
-    _check(query, centers, layer)
+    check_query(query, centers, layer.num_neighbors)
     anchors = layer._layout()
     embedded = layer._embed(query), anchors.embedded
     blended, near = _find(embedded[0], anchors, layer)
@@ -212,7 +207,7 @@ def _regressors(
 @full_precision
 def _predict(query: Tensor, centers: Tensor, values: Tensor, layer: BlendedKernelRidge) -> Tensor:
     """The mean for rows `(Q, D)`, without gradients, from kept coefficients."""
-    _check(query, centers, layer)
+    check_query(query, centers, layer.num_neighbors)
     check_alike(query=query, values=values)
     check_same_rows("centers", centers, "values", values)
     with torch.inference_mode(False), torch.no_grad():
@@ -222,9 +217,10 @@ def _predict(query: Tensor, centers: Tensor, values: Tensor, layer: BlendedKerne
         numbers, near = _find(at.embedded, anchors, layer)
         (count, shared), flat = numbers.shape, numbers.flatten().contiguous()
         owners = torch.arange(count, device=query.device).repeat_interleave(shared)
-        missing = solved.missing(flat)
-        if len(missing):
-            solved.add(missing, _regressors(missing, flat, owners, anchors, points, values, layer))
+        with layer._lock:
+            missing = solved.missing(flat)
+            if len(missing):
+                solved.add(missing, _regressors(missing, flat, owners, anchors, points, values, layer))
         parts = solved.evaluate(at, points, flat, owners, anchors.lists, layer.kernel)
         squared = squared_distances_to(at.embedded, anchors.embedded, anchors.rows[near])
         weights = blending_weights(squared, last_sets_radius=near.shape != numbers.shape)

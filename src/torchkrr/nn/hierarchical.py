@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .._checks import check_alike, check_finite, check_integer, check_num_neighbors, check_same_rows
+from .._checks import check_alike, check_integer, check_same_rows
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._precision import full_precision
 from ..core.expansion import Expansions, Points, Regressors, expand, find_coefficients
@@ -21,6 +21,7 @@ from ..kernels import Kernel
 from ..neighbors import ExactIndex
 from .kept import KeepingLayer
 from .local import Explanation
+from .support import check_query
 
 
 class _Hierarchy(NamedTuple):
@@ -148,9 +149,7 @@ class HierarchicalKernelRidge(KeepingLayer[_Hierarchy, _Parts]):
 
 def _find(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> tuple[Tensor, _Hierarchy, Cells]:
     """The embedded query, the layout, and the cells with those of the queries."""
-    check_num_neighbors(layer.num_neighbors, layer.num_centers)
-    check_alike(query=query, centers=centers)
-    check_finite("query", query)
+    check_query(query, centers, layer.num_neighbors)
     layout, embedded = layer._layout(), layer._embed(query)
     nearest = layout.search.search(embedded, layout.cells.of_centers.shape[1]).indices
     return embedded, layout, layout.cells._replace(of_query=nearest)
@@ -195,12 +194,13 @@ def _predict(query: Tensor, centers: Tensor, values: Tensor, layer: Hierarchical
         solved = layer._so_far(layout)
         points = layer._points(layout.embedded)
         coarse = Points(points.given[cells.coarse], points.embedded[cells.coarse])
-        if solved.coarse is None:
-            solved.coarse = _coarse(coarse, values[cells.coarse], layer)
         cell = cells.of_query[:, 0]
-        missing = solved.local.missing(cell)
-        if len(missing):
-            solved.local.add(missing, _corrections(missing, coarse, points, values, solved.coarse, layout, layer))
+        with layer._lock:
+            if solved.coarse is None:
+                solved.coarse = _coarse(coarse, values[cells.coarse], layer)
+            missing = solved.local.missing(cell)
+            if len(missing):
+                solved.local.add(missing, _corrections(missing, coarse, points, values, solved.coarse, layout, layer))
         at = Points(query, embedded)
         owners = torch.arange(len(query), device=query.device)
         local = solved.local.evaluate(at, points, cell, owners, cells.members, layer.kernel)

@@ -7,19 +7,20 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .._checks import check_alike, check_choice, check_finite, check_integer, check_num_neighbors
+from .._checks import check_choice, check_integer, check_num_neighbors
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._native import Backend
-from .._precision import full_precision, working_dtype
+from .._precision import full_precision
 from ..core.fused import FactorCache
 from ..core.local import Kind
+from ..distances import is_differentiated
 from ..errors import InputError
 from ..functional.local import Normalize, OnSingular, Trend, solve_local
 from ..kernels import Kernel
 from ..neighbors import NeighborIndex
 from ..neighbors.auto import index_from
 from .contents import Contents, contents_of, tensors_of
-from .support import SupportLayer
+from .support import SupportLayer, check_query
 
 
 class Explanation(NamedTuple):
@@ -33,7 +34,8 @@ class LocalKernelRidge(SupportLayer):
     r"""Kernel ridge regression on the `num_neighbors` nearest centers of each query. Nothing is trained.
 
     Each of the three inputs of the regressor can be fixed or learned: the query arrives from the layer before, `centers` and
-    `values` belong to this one. Neighbors follow the centers when these move.
+    `values` belong to this one. Neighbors follow the centers when these move. Several threads may predict at a time;
+    whatever changes the layer, or learns its centers or kernel, has to be alone.
 
     Args:
         centers: points the regressor is built on.
@@ -147,29 +149,26 @@ class LocalKernelRidge(SupportLayer):
     def _solve(self, query: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
         return _solve(self._flat(query), self.centers, self.values, self, kind)
 
-    def _embed(self, points: Tensor) -> Tensor:
-        return self.kernel.embed(points.to(working_dtype(points.dtype)))
-
     def _embedded(self) -> Tensor | None:
         """Embedded centers, with their graph if something in it is learned; the index is built on them.
 
         `None` if the index streams: then no tensor holds them all.
         """
-        learned = torch.is_grad_enabled() and any(t.requires_grad for t in (self.centers, *tensors_of(self.kernel)))
-        if learned and not self.index.streams:
+        if is_differentiated(self.centers, *tensors_of(self.kernel)) and not self.index.streams:
             # While something is being learned there is no use in keeping anything.
             self._known = None
             self.index.release()
             embedded = self._embed(self.centers)
             self.index.build(embedded)
             return embedded
-        if not self._is_current():
-            self._known = None  # it knows the old points
-            # Tensors made in inference mode could not take part in a later backward pass.
-            with torch.inference_mode(False), torch.no_grad():
-                self.index.build_embedded(self.centers, self._embed)
-            self._remember()
-        return None if self.index.streams else self.index.points
+        with self._lock:
+            if not self._is_current():
+                self._known = None  # it knows the old points
+                # Tensors made in inference mode could not take part in a later backward pass.
+                with torch.inference_mode(False), torch.no_grad():
+                    self.index.build_embedded(self.centers, self._embed)
+                self._remember()
+            return None if self.index.streams else self.index.points
 
     def _kept_factors(self) -> FactorCache | None:
         """Where factors are kept while centers and kernel are what they are."""
@@ -209,9 +208,7 @@ class LocalKernelRidge(SupportLayer):
 
 @full_precision
 def _neighbors(query: Tensor, centers: Tensor, layer: LocalKernelRidge) -> Tensor:
-    check_num_neighbors(layer.num_neighbors, layer.num_centers)
-    check_alike(query=query, centers=centers)
-    check_finite("query", query)
+    check_query(query, centers, layer.num_neighbors)
     layer._embedded()  # builds the index, where it has to be
     return layer.index.search(layer._embed(query), layer.num_neighbors).indices
 
@@ -221,9 +218,7 @@ def _solve(
     query: Tensor, centers: Tensor, values: Tensor, layer: LocalKernelRidge, kind: Kind
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mean or weights, power function and neighbor indices for rows `(Q, D)`."""
-    check_num_neighbors(layer.num_neighbors, layer.num_centers)
-    check_alike(query=query, centers=centers)
-    check_finite("query", query)
+    check_query(query, centers, layer.num_neighbors)
     embedded_query, embedded = layer._embed(query), layer._embedded()
     # With every center a neighbor nothing can leave the list, so there is nothing to fade.
     fade = layer.fade and layer.num_neighbors < layer.num_centers
@@ -235,12 +230,9 @@ def _solve(
             centers,
             values,
             indices,
-            kernel=layer.kernel,
-            ridge=layer.ridge,
-            trend=layer.trend,
+            **layer._choices(),
             fade=fade,
             normalize=layer.normalize,
-            on_singular=layer.on_singular,
             backend=layer.backend,
             kind=kind,
             embedded=embedded,

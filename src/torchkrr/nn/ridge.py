@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from .._checks import check_choice
@@ -91,6 +89,3 @@ class KernelRidge(SupportLayer):
     def leave_one_out(self) -> Tensor:
         """The prediction at each center from all the others, `(N, C)`."""
         return leave_one_out(self.centers, self.values, **self._choices())
-
-    def _choices(self) -> dict[str, Any]:
-        return {"kernel": self.kernel, "ridge": self.ridge, "trend": self.trend, "on_singular": self.on_singular}

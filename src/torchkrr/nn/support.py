@@ -14,6 +14,7 @@ from .._checks import (
     check_finite,
     check_floating,
     check_nonempty,
+    check_num_neighbors,
     check_points,
     check_ridge,
     check_same_features,
@@ -21,7 +22,8 @@ from .._checks import (
     check_tensor,
     check_values,
 )
-from .._state import register, resize_buffers, without_graph
+from .._precision import working_dtype
+from .._state import OwnLock, register, resize_buffers, without_graph
 from ..errors import InputError, ShapeError
 from ..functional.local import OnSingular, Trend
 from ..kernels import Kernel, check_kernel, default_kernel
@@ -51,6 +53,7 @@ class SupportLayer(nn.Module):
         learn_values: bool,
     ) -> None:
         super().__init__()
+        self._lock = OwnLock()  # around what a layer makes on its first call and keeps
         self._check_support(centers, values)
         check_ridge(ridge)
         check_choice("trend", trend, (None, "constant"))
@@ -128,6 +131,13 @@ class SupportLayer(nn.Module):
                 "Build a new layer from the changed tensors."
             )
 
+    def _choices(self) -> dict[str, Any]:
+        """What the functions of `torchkrr.functional` are to be told."""
+        return {"kernel": self.kernel, "ridge": self.ridge, "trend": self.trend, "on_singular": self.on_singular}
+
+    def _embed(self, points: Tensor) -> Tensor:
+        return self.kernel.embed(points.to(working_dtype(points.dtype)))
+
     def _flat(self, query: Tensor) -> Tensor:
         """Queries `(*, D)` as rows `(Q, D)`."""
         check_tensor("query", query)
@@ -160,3 +170,10 @@ class SupportLayer(nn.Module):
 
     def _shown(self) -> list[str]:
         return []
+
+
+def check_query(query: Tensor, centers: Tensor, num_neighbors: int) -> None:
+    """What each call of a layer on neighbors looks at: centers may be fewer than when it was built."""
+    check_num_neighbors(num_neighbors, len(centers))
+    check_alike(query=query, centers=centers)
+    check_finite("query", query)

@@ -22,7 +22,7 @@ SMALLEST_RIDGE = 1e-8
 FIRST_TEMPERATURE = 0.2
 
 
-class Task(NamedTuple):
+class Prediction(NamedTuple):
     """The prediction whose loss is lowered."""
 
     num_neighbors: int
@@ -50,23 +50,25 @@ class Schedule(NamedTuple):
 class Descent:
     """Holds the data split in two, and what is learned: the Parameters of `kernel`, the ridge and the temperature."""
 
-    def __init__(self, centers: Tensor, values: Tensor, kernel: Kernel, task: Task, *, held_out: int, seed: int) -> None:
+    def __init__(
+        self, centers: Tensor, values: Tensor, kernel: Kernel, wanted: Prediction, *, held_out: int, seed: int
+    ) -> None:
         self.generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(centers), generator=self.generator).to(centers.device)
         aside, train = order[:held_out], order[held_out:]
-        self.unit = unit_of(values, task.loss)
+        self.unit = unit_of(values, wanted.loss)
         values = values / self.unit
         self.centers, self.values = centers[train], values[train]
         self.held_centers, self.held_values = centers[aside], values[aside]
-        self.kernel, self.task = kernel, task._replace(delta=task.delta / self.unit)
-        self.log_ridge = self._number(math.log(max(task.ridge, SMALLEST_RIDGE)), learn=task.learn_ridge)
-        self.log_temperature = self._number(math.log(FIRST_TEMPERATURE), learn=task.loss == "cross_entropy")
+        self.kernel, self.wanted = kernel, wanted._replace(delta=wanted.delta / self.unit)
+        self.log_ridge = self._number(math.log(max(wanted.ridge, SMALLEST_RIDGE)), learn=wanted.learn_ridge)
+        self.log_temperature = self._number(math.log(FIRST_TEMPERATURE), learn=wanted.loss == "cross_entropy")
 
     def _number(self, value: float, *, learn: bool) -> Tensor:
         return torch.tensor(value, dtype=torch.float64, device=self.centers.device, requires_grad=learn)
 
     def ridge(self) -> Tensor:
-        return self.log_ridge.exp() if self.task.learn_ridge else self._number(self.task.ridge, learn=False)
+        return self.log_ridge.exp() if self.wanted.learn_ridge else self._number(self.wanted.ridge, learn=False)
 
     def temperature(self) -> Tensor:
         return self.log_temperature.exp()
@@ -88,7 +90,7 @@ class Descent:
                 if not batches:
                     batches = self._batches(min(schedule.refresh_every, schedule.steps - step + 1), schedule.batch_size)
                 recent.append(self._step(optimizer, *batches.pop()))
-                bar.advance(note=f"held-out {self.task.loss} {best:.4g}")
+                bar.advance(note=f"held-out {self.wanted.loss} {best:.4g}")
                 if step % schedule.evaluate_every and share < 1:
                     continue
                 history.append(self._look(step, sum(recent) / len(recent), start))
@@ -106,7 +108,7 @@ class Descent:
         """Rows to leave out and their neighbors, for the next `count` steps, by one search."""
         parts = [torch.randperm(len(self.centers), generator=self.generator)[:size] for _ in range(count)]
         rows = torch.cat(parts).to(self.centers.device)
-        found = nearest(self.centers[rows], self.centers, self.task.num_neighbors, kernel=self.kernel, exclude=rows)
+        found = nearest(self.centers[rows], self.centers, self.wanted.num_neighbors, kernel=self.kernel, exclude=rows)
         return list(zip(rows.split(size), found.split(size), strict=True))
 
     def _step(self, optimizer: torch.optim.Optimizer, rows: Tensor, indices: Tensor) -> float:
@@ -122,10 +124,10 @@ class Descent:
 
     def _look(self, step: int, train_loss: float, start: float) -> Progressed:
         with torch.no_grad():
-            indices = nearest(self.held_centers, self.centers, self.task.num_neighbors, kernel=self.kernel)
+            indices = nearest(self.held_centers, self.centers, self.wanted.num_neighbors, kernel=self.kernel)
             held_out = self._loss(self.held_centers, self.held_values, indices)
         losses = torch.tensor([train_loss, float(held_out)], dtype=torch.float64)
-        train_loss, loss = in_given_units(losses, self.task.loss, self.unit).tolist()
+        train_loss, loss = in_given_units(losses, self.wanted.loss, self.unit).tolist()
         ridge = float(self.ridge().detach())
         return Progressed(step, time.monotonic() - start, train_loss, loss if math.isfinite(loss) else math.inf, ridge)
 
@@ -138,12 +140,12 @@ class Descent:
             indices,
             kernel=self.kernel,
             ridge=ridge,
-            trend=self.task.trend,
+            trend=self.wanted.trend,
             on_singular="warn",
         )
         variances = powers.square() + ridge.to(powers.dtype)
         temperature = self.temperature().to(means.dtype)
-        return score(self.task.loss, means, variances, targets, delta=self.task.delta, temperature=temperature).mean()
+        return score(self.wanted.loss, means, variances, targets, delta=self.wanted.delta, temperature=temperature).mean()
 
     def _state(self) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         kernel = {name: tensor.detach().clone() for name, tensor in self.kernel.state_dict().items()}

@@ -33,7 +33,6 @@ from .._checks import (
     check_same_rows,
     check_values,
 )
-from .._precision import has_float64, working_dtype
 from ..distances import safe_sqrt
 from ..errors import InputError, InputTypeError
 from ..nn import LocalKernelRidge
@@ -90,7 +89,7 @@ class Calibration(NamedTuple):
     def _std(self, query: Tensor, *, observation: bool) -> Tensor:
         if not all(a.same_as(b) for a, b in zip(self.contents, _contents(self.layer), strict=True)):
             raise InputError("The layer has changed since it was calibrated. Calibrate it again.")
-        power = _wide(self.layer.power_function(query))
+        power = self.layer.power_function(query).double()
         variance = _variance(power, self.layer) if observation else power.square()
         scale = self.scale if self.residuals is None else self._cell_scale(self.layer.neighbors(query))
         return scale * safe_sqrt(variance).unsqueeze(-1)
@@ -168,8 +167,8 @@ def _calibrate(
         rows=rows,
     )
     # Squares of values in half precision would overflow, and small variances vanish.
-    residuals = _wide(left_out.means - layer.values[rows]).abs()  # (n, C)
-    spreads = _variance(_wide(left_out.powers), layer).sqrt()  # (n,)
+    residuals = (left_out.means - layer.values[rows]).double().abs()  # (n, C)
+    spreads = _variance(left_out.powers.double(), layer).sqrt()  # (n,)
     contents = _contents(layer)
     whole = (residuals.square().sum(0) / spreads.square().sum()).sqrt()  # (C,)
     if scale == "cell":
@@ -191,7 +190,7 @@ def _held_out(known: Calibration, query: Tensor, values: Tensor) -> tuple[Tensor
     check_alike(query=query, values=values, centers=known.layer.centers)
     check_same_rows("query", query, "values", values)
     check_finite("values", values)
-    return _wide(known.layer(query) - values).abs(), known._std(query, observation=True)
+    return (known.layer(query) - values).double().abs(), known._std(query, observation=True)
 
 
 def _variance(power: Tensor, layer: LocalKernelRidge) -> Tensor:
@@ -202,10 +201,7 @@ def _variance(power: Tensor, layer: LocalKernelRidge) -> Tensor:
 
 def _contents(layer: LocalKernelRidge) -> tuple[Contents, Contents]:
     """What a calibration depends on."""
-    settings = (layer.num_neighbors, float(layer.ridge), layer.trend, layer.fade, layer.normalize)
+    ridge = float(torch.as_tensor(layer.ridge).detach())
+    settings = (layer.num_neighbors, ridge, layer.trend, layer.fade, layer.normalize)
     state = (*layer.kernel.parameters(), *layer.kernel.buffers())
     return contents_of(layer.centers, state, layer.kernel, settings), contents_of(layer.values, (), layer.kernel, ())
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.double() if has_float64(tensor.device) else tensor.to(working_dtype(tensor.dtype))

@@ -64,7 +64,7 @@ def local_leave_one_out(
         True
     """
     check_data(centers, values)
-    check_count("num_neighbors", num_neighbors, len(centers) - 1)
+    check_count("num_neighbors", num_neighbors, len(centers) - 1, what="the number of other rows")
     rows = torch.arange(len(centers), device=centers.device) if rows is None else rows
     check_index_list("rows", rows, centers)
     rows = rows.long()

@@ -15,7 +15,7 @@ from ..errors import InputError, ShapeError
 from ..functional.local import Trend
 from ..kernels import Exponential, Kernel, check_kernel
 from ..transforms import Compose, Linear, MeanDistance, Standardize
-from .descent import Descent, Schedule, Task
+from .descent import Descent, Prediction, Schedule
 from .learned import LearnedMetric
 from .leave_one_out import check_data
 from .scores import Loss, check_loss
@@ -111,7 +111,7 @@ def learn_metric(
             "are set aside and one is left out."
         )
 
-    task = Task(num_neighbors, float(ridge), learn_ridge, trend, loss, delta)
+    wanted = Prediction(num_neighbors, float(ridge), learn_ridge, trend, loss, delta)
     schedule = Schedule(
         steps, min(batch_size, len(centers) - held_out), learning_rate, refresh_every, evaluate_every, patience, max_seconds
     )
@@ -119,7 +119,7 @@ def learn_metric(
         # Tensors made in inference mode could not take part in a backward pass.
         centers, values = usable(centers.detach()), usable(values.detach())
         working = _prepared(kernel, centers, metric, rank)
-        descent = Descent(centers, values, working, task, held_out=held_out, seed=seed)
+        descent = Descent(centers, values, working, wanted, held_out=held_out, seed=seed)
         history = descent.run(schedule, progress=progress)
     score = min(point.held_out_loss for point in history)
     if not math.isfinite(score):

@@ -22,12 +22,11 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from .._checks import check_choice
-from .._precision import has_float64
 from ..errors import InputError
 
 Loss = Literal["mse", "cross_entropy", "log_score", "huber"]
 LOSSES: tuple[Loss, ...] = ("mse", "cross_entropy", "log_score", "huber")
-# Predictions of one-hot values differ by at most about one, so useful temperatures lie well below it.
+# Predictions of one-hot values differ by about one at most: from all but sure of the largest to sure of none.
 TEMPERATURES = torch.logspace(-2.5, 1.5, 41, dtype=torch.float64)
 SMALLEST_VARIANCE = 1e-12
 
@@ -79,7 +78,7 @@ def unit_of(values: Tensor, loss: Loss) -> float:
     on whether lengths are in metres or miles."""
     if loss == "cross_entropy":
         return 1.0
-    wide = values.detach().double() if has_float64(values.device) else values.detach()
+    wide = values.detach().double()
     unit = float((wide - wide.mean(0)).square().mean().sqrt())
     return unit if math.isfinite(unit) and unit > 0 else 1.0
 

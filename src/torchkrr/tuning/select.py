@@ -260,7 +260,7 @@ def _neighbor_grid(given: int | Sequence[int] | None, most: int) -> list[int]:
     if not counts:
         raise InputError("num_neighbors is empty. Give at least one number, or None.")
     for count in counts:
-        check_count("num_neighbors", count, most)
+        check_count("num_neighbors", count, most, what="the number of other rows")
     return sorted({int(count) for count in counts})
 
 
