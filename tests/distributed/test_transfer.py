@@ -27,7 +27,7 @@ from torchkrr.experiments.inputs import read_inputs
 from torchkrr.experiments.records import read_records
 
 READOUTS = ("sk", "faded", "knn", "sk-select")
-FILES = {"records.jsonl", "figure.png", "report.html", "head.safetensors"}
+FILES = {"records.jsonl", "figure.png", "report.html", "report.md", "head.safetensors"}
 FINISHED, BATCH = 5, 50  # batches that one process had computed, and how many pictures it took at a time
 
 

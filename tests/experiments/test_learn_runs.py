@@ -209,7 +209,7 @@ def test_the_command_writes_everything_and_the_next_one_uses_it(tmp_path, capsys
     assert [record["head"] for record in read_records(out / "records.jsonl")] == ["kernel", "linear"]
     assert len(list((out / "models").iterdir())) == 2
     assert not list((out / "checkpoints").iterdir())
-    assert list(out.glob("tensorboard/vgg-small-discard4-kernel-seed0/events*"))
+    assert list(out.glob("tensorboard/vgg-small-discard4-kernel-seed0-*/events*"))
     assert str(tmp_path) not in (out / "records.jsonl").read_text() + (out / "report.html").read_text()
     written = (out / "records.jsonl").read_bytes()
     assert main(asked) == 0

@@ -188,10 +188,8 @@ def test_the_command_prints_a_table(data, outcome, tmp_path, capsys):
     assert re.search(r"last layer +top +top\.0 +middle +middle\.0 +stem\n", printed)
     assert str(tmp_path / "report.html") in printed
     text = (tmp_path / "report.md").read_text()
-    assert (
-        f"Made by `torchkrr probe --dataset {data.name} --backbone digits --sizes 60,all --seeds 2 --readouts sk,knn`"
-        in text
-    )
+    command = f"torchkrr probe --dataset '{data.name}' --backbone digits --sizes 60,all --seeds 2 --readouts sk,knn"
+    assert f"Made by `{command}`" in text
     assert all(f"{100 * cell.cell.accuracy:.1f}" in text for cell in outcome.cells)
     assert main([*given, "--layers", "stem,tip"]) == 1
     assert "has no layer 'tip'" in capsys.readouterr().err
