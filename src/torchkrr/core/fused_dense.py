@@ -109,10 +109,8 @@ def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridg
         return result if resolved.value else None
     if scale is not None:
         fixed = fixed._replace(scale=scale.detach().clone())  # the gradient must not see it change
-    adjoint, factor = (
-        torch.empty_like(values, memory_format=torch.contiguous_format),
-        values.new_empty(values.shape[0], values.shape[0]),
-    )
+    adjoint = torch.empty_like(values, memory_format=torch.contiguous_format)
+    factor = values.new_empty(values.shape[0], values.shape[0])
     places |= {"adjoint": adjoint.data_ptr(), "factor": factor.data_ptr()}
     _run("dense", query, centers, values, fixed, places)
     return _Mean.apply(query, centers, values, _Found(result, adjoint, factor), fixed) if resolved.value else None
@@ -163,11 +161,7 @@ def _run(name: str, query: Tensor, centers: Tensor, values: Tensor, fixed: _Fixe
     """Call the library; `places` are the addresses of what it reads and writes beside the three inputs."""
     dtype, scale = query.dtype, fixed.scale
     number = NUMBERS[dtype](fixed.ridge)
-    query, centers, values = (
-        _native.plain(query),
-        _native.plain(centers),
-        _native.plain(values),
-    )  # live until the call is over
+    query, centers, values = map(_native.plain, (query, centers, values))  # copies live until the call is over
     num_centers, features = centers.shape
     task = Task(
         **places,

@@ -39,9 +39,8 @@ def solve_dense(
     result, resolved = evaluate(pose(dtype))
     if bool(resolved.all()):
         return result
-    finest = torch.float64
-    problem = pose(finest)
-    if dtype != finest:
+    problem = pose(torch.float64)
+    if dtype != torch.float64:
         again, resolved_again = evaluate(problem)
         result = torch.where(resolved, result, again.to(dtype))
         resolved = resolved | resolved_again
@@ -50,12 +49,12 @@ def solve_dense(
     count = int((~resolved).sum())
     if on_singular == "raise":
         what = f"{count} {'prediction needs' if count == 1 else 'predictions need'} a Gram matrix"
-        raise SolveError(singular_text(what, f"N={centers.shape[-2]}", ridge, finest, ""))
-    for rung in ladder(finest, float(ridge.detach().min())):
+        raise SolveError(singular_text(what, f"N={centers.shape[-2]}", ridge, torch.float64, ""))
+    for rung in ladder(torch.float64, float(ridge.detach().min())):
         again, resolved_again = evaluate(problem._replace(ridge=problem.ridge.clamp_min(rung)))
         result = torch.where(resolved | ~resolved_again, result, again.to(dtype))
         resolved = resolved | resolved_again
         if bool(resolved.all()):
-            warn_raised(count, rung, finest)
+            warn_raised(count, rung, torch.float64)
             return result
-    raise SolveError(overflow_text(int((~resolved).sum()), finest))
+    raise SolveError(overflow_text(int((~resolved).sum()), torch.float64))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .._checks import check_device
 from ..errors import InputError
 from ..models.pooling import Pooling
+from .command_lines import command_line
 from .lineup import LINEUP, readout_named
 
 
@@ -78,13 +77,12 @@ class Config:
             >>> Config(dataset="/data/photos", budgets=(100, None)).command
             'torchkrr transfer --dataset photos --budgets 100,all'
         """
-        parts = [f"torchkrr {self.NAME}"]
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in self.UNSAID and value != field.default:
-                option = self.OPTIONS.get(field.name, f"--{field.name.replace('_', '-')}")
-                parts.append(option if value is True else f"{option} {_said(field.name, value)}")
-        return " ".join(parts)
+        changed = {
+            self.OPTIONS.get(field.name, f"--{field.name.replace('_', '-')}"): getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in self.UNSAID and getattr(self, field.name) != field.default
+        }
+        return command_line(self.NAME, changed)
 
     def budgets_of(self, count: int) -> list[int]:
         """The budgets, ascending; those of `count` labels and more are all of them.
@@ -94,9 +92,3 @@ class Config:
             [100, 500]
         """
         return sorted({count if budget is None else min(budget, count) for budget in self.budgets})
-
-
-def _said(name: str, value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join("all" if part is None else str(part) for part in value)
-    return shlex.quote(os.path.basename(value.rstrip("/")) if name in ("dataset", "weights") else str(value))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
-import shlex
 from typing import Any
 
 from . import kinds
@@ -109,9 +108,15 @@ def _watch(args: argparse.Namespace) -> dict[str, Any]:
 
 def _command(args: argparse.Namespace) -> str:
     """The command that makes the same numbers, wherever it writes them."""
-    parts = ["torchkrr lander", "--study" if args.study else f"--agent {args.agent}"]
-    parts += [f"--variants {','.join(args.variants)}"] if args.variants else []
-    parts += [f"--seeds {args.seeds}"] if args.seeds else []
-    parts += [f"--episodes {args.episodes}", f"--environment {args.environment}"]
-    parts += [f"--evaluation-episodes {args.evaluation_episodes}"] if args.evaluation_episodes != 100 else []
-    return " ".join([*parts, *(f"--set {shlex.quote(setting.text)}" for setting in args.set)])
+    from ..experiments.command_lines import command_line
+
+    options = {
+        "--study": args.study,
+        "--agent": None if args.study else args.agent,
+        "--variants": tuple(args.variants) if args.variants else None,
+        "--seeds": args.seeds or None,
+        "--episodes": args.episodes,
+        "--environment": args.environment,
+        "--evaluation-episodes": args.evaluation_episodes if args.evaluation_episodes != 100 else None,
+    }
+    return command_line("lander", options, (setting.text for setting in args.set))

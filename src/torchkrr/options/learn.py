@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 from typing import Any
 
 from . import kinds
@@ -108,16 +107,23 @@ def _configs(args: argparse.Namespace) -> list[Any]:
 
 def _command(args: argparse.Namespace) -> str:
     """The command that makes the same numbers, wherever it writes them."""
-    dataset, weights = (text and os.path.basename(text.rstrip("/")) for text in (args.dataset, args.weights))
-    parts = [f"torchkrr learn --dataset {shlex.quote(dataset)} --network {shlex.quote(args.network)}"]
-    parts += [f"--weights {shlex.quote(weights)}"] if weights else []
-    parts += [f"--size {args.size}"] if args.size else []
-    parts += [f"--depths {','.join(map(str, args.depths))}", f"--samples {args.samples or 'all'}", f"--seeds {args.seeds}"]
-    parts += [f"--epochs {args.epochs}", f"--objective {args.objective}"]
-    parts += [f"--heads {','.join(args.heads)}"] if len(args.heads) == 1 else []
-    parts += [f"--pooling {args.pooling}"] if args.pooling != "mean" else []
-    parts += [f"--augmentation {args.augmentation}"] if args.augmentation != "flip-shift" else []
-    return " ".join([*parts, *(f"--set {shlex.quote(setting.text)}" for setting in args.set)])
+    from ..experiments.command_lines import command_line
+
+    options = {
+        "--dataset": args.dataset,
+        "--network": args.network,
+        "--weights": args.weights,
+        "--size": args.size,
+        "--depths": args.depths,
+        "--samples": args.samples or "all",
+        "--seeds": args.seeds,
+        "--epochs": args.epochs,
+        "--objective": args.objective,
+        "--heads": args.heads if len(args.heads) == 1 else None,
+        "--pooling": args.pooling if args.pooling != "mean" else None,
+        "--augmentation": args.augmentation if args.augmentation != "flip-shift" else None,
+    }
+    return command_line("learn", options, (setting.text for setting in args.set))
 
 
 def _samples(text: str) -> int | None:
