@@ -120,6 +120,7 @@ def draw_indicator(indicators: Sequence[float], accuracies: Sequence[float], loo
     percents = [100 * accuracy for accuracy in accuracies]
     axes.plot(indicators, percents, color=look.accent, marker="o", markersize=5, linewidth=2)
     axes.set(xlabel="local error indicator, mean of each tenth", ylabel="test accuracy (%)")
+    axes.set_ylim(top=min(axes.get_ylim()[1], 100.5))  # no room for more than all
     color_axes(axes, look)
     return figure
 

@@ -67,11 +67,13 @@ def _title(inputs: Inputs) -> str:
 
 def _result(cells: Sequence[Cell], examined: Examination, num_test: int) -> str:
     largest = max(cell.budget for cell in cells)
-    best = max((cell for cell in cells if cell.budget == largest), key=lambda cell: cell.accuracy)
+    most = max(cell.accuracy for cell in cells if cell.budget == largest)
+    best = [cell.title for cell in cells if cell.budget == largest and cell.accuracy == most]
+    who = f"the best readout of this run is {best[0]}" if len(best) == 1 else f"{len(best)} readouts share the first place"
     return (
         f"The head written to head.safetensors, local kernel ridge regression with settings chosen by leave-one-out on the "
         f"training examples, is right on {100 * examined.accuracy:.1f} % of {num_test:,} test examples. "
-        f"With {largest:,} labels the best readout of this run is {best.title} with {100 * best.accuracy:.1f} %."
+        f"With {largest:,} labels {who} with {100 * most:.1f} %."
     )
 
 
