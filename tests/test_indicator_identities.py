@@ -40,7 +40,7 @@ def test_local_power_function_is_never_below_the_dense_one(s, trend):
     local = F.local_power_function(s.query, s.centers, s.indices, kernel=s.kernel, trend=trend)
     assert (local >= dense - 1e-7).all()
     if s.indices.shape[1] > 1:
-        # Faded weights minimise nothing, so they cannot do better than the weights that do.
+        # Faded weights minimize nothing, so they cannot do better than the weights that do.
         faded = F.local_power_function(s.query, s.centers, s.indices, kernel=s.kernel, trend=trend, fade=True)
         plain = F.local_power_function(s.query, s.centers, s.indices[:, :-1], kernel=s.kernel, trend=trend)
         assert (faded >= plain - 1e-7).all()

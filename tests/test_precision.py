@@ -65,7 +65,7 @@ def by_difference(a: Tensor, b: Tensor) -> Tensor:
 
 
 def plain(kernel: kernels.Kernel, query: Tensor, centers: Tensor, values: Tensor) -> Tensor:
-    """The textbook formula for a batch of systems; NaN where the factorisation fails."""
+    """The textbook formula for a batch of systems; NaN where the factorization fails."""
     query, centers = kernel.embed(query), kernel.embed(centers)
     gram = kernel.profile(by_difference(centers, centers))
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype)

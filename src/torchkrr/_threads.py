@@ -28,7 +28,7 @@ def set_threads(count: int) -> None:
     if runtime is None:
         torch.set_num_threads(count)
         return
-    torch.get_num_threads()  # torch initialises its count on first use in a thread, over what was set before
+    torch.get_num_threads()  # torch initializes its count on first use in a thread, over what was set before
     runtime.set_openmp(count)
     runtime.set_mkl(count)
 

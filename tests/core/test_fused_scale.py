@@ -171,7 +171,7 @@ def test_a_member_that_is_no_number_is_an_error(bad, count):
     query = torch.zeros(21, 2)
     centers = torch.rand(40, 2) + 0.1
     centers[3, 0] = bad
-    # Its inner products with the others are infinite and of one sign: to the factorisation it is a center far away.
+    # Its inner products with the others are infinite and of one sign: to the factorization it is a center far away.
     indices = torch.arange(20).repeat(21, 1)
     for signs in (1.0, -1.0):
         query[:, 0] = 0.0 if signs > 0 else 2.0

@@ -1,4 +1,4 @@
-"""Queries with the same neighbors share one factorisation, within a call and from call to call."""
+"""Queries with the same neighbors share one factorization, within a call and from call to call."""
 
 import copy
 import pickle

@@ -123,7 +123,7 @@ def test_classifier_takes_and_forgets_rows():
     assert named.predict(X[20:21]).tolist() == ["sideways"]
 
 
-def test_too_many_rows_for_one_factorisation_are_said_and_counted(monkeypatch):
+def test_too_many_rows_for_one_factorization_are_said_and_counted(monkeypatch):
     monkeypatch.setattr(members, "MOST_DENSE", 50)
     monkeypatch.setattr(members, "DENSE_BUT_LOCAL", 20)
     model = KernelRidgeRegressor(0.1, kernel=Matern32(0.7))

@@ -180,7 +180,7 @@ def test_learned_centers_reduce_the_loss(batch):
 
 
 @pytest.mark.parametrize("objective", ["loo", "centers"])
-def test_the_regulariser_is_a_mean_over_pairs(batch, objective):
+def test_the_regularizer_is_a_mean_over_pairs(batch, objective):
     features, labels = batch
     found = []
     for weight in (0.0, 2.0):

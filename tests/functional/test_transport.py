@@ -75,7 +75,7 @@ def test_minibatch_estimate_has_no_bias(cost):
     assert error < 0.05 * full
 
 
-def test_gromov_monge_as_a_regulariser_spreads_centers():
+def test_gromov_monge_as_a_regularizer_spreads_centers():
     values = torch.linspace(-1, 1, 30)[:, None]
     layer = nn.KernelRidge(0.01 * torch.randn(30, 1), values, learn_centers=True)
     loss = nn.GromovMongeLoss(sample_size=20, generator=torch.Generator().manual_seed(0))

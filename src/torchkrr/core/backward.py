@@ -5,7 +5,7 @@ $\alpha = A^{-1} S y$ (projected if there is a trend) saved from the forward pas
 
 $$ \beta = S\alpha g, \qquad \tilde\beta = \beta - \gamma w, $$
 
-every first derivative follows without another factorisation:
+every first derivative follows without another factorization:
 
 $$ \bar y = w g^\top,\quad \bar k = \tilde\beta - \gamma w,\quad
    \bar K = -\tfrac12\bigl(w\tilde\beta^\top + \tilde\beta w^\top\bigr),\quad \bar\lambda_i = -w_i\tilde\beta_i . $$
@@ -14,7 +14,7 @@ Distances then give, with $C_{ij} = 2\bar K_{ij}\,\varphi'(d_{ij})/d_{ij}$,
 $\bar x_i = \sum_j C_{ij}(x_i - x_j) + \bar k_i\,\varphi'(d_i)/d_i\,(x_i - z)$, and the query gets minus the sum of the last
 term.
 
-The power function needs no solve of its own because $w$ minimises it. Faded weights do not: there
+The power function needs no solve of its own because $w$ minimizes it. Faded weights do not: there
 $-2A^{-1}(I - S^2)u$ is one more column of $\alpha$, with $\gamma$ as its $g$, and the taper has a gradient of its own.
 """
 

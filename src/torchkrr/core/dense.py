@@ -30,7 +30,7 @@ class DenseProblem(NamedTuple):
 
 
 class DenseSystem(NamedTuple):
-    matrix: Tensor  # (*, N, N): K + Lambda, the identity where its factorisation fails
+    matrix: Tensor  # (*, N, N): K + Lambda, the identity where its factorization fails
     factor: Factor
     trend: Tensor | None  # (*, N, 1): A^-1 1
     total: Tensor | None  # (*, 1, 1): 1 A^-1 1
@@ -48,7 +48,7 @@ class _SolveWithFactor(torch.autograd.Function):
     r"""Solve $AX = B$ for symmetric positive definite $A$, given its Cholesky factor.
 
     With $G$ arriving at $X$: $\bar B = A^{-1}G$ and $\bar A = -\tfrac12(\bar B X^\top + X\bar B^\top)$, so the backward pass
-    needs one more solve and no new factorisation. It applies this function again, not `cholesky_solve`: the factor carries
+    needs one more solve and no new factorization. It applies this function again, not `cholesky_solve`: the factor carries
     no graph, so second derivatives in the matrix would silently be lost.
     """
 

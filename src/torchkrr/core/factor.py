@@ -1,6 +1,6 @@
 r"""Cholesky factors, and whether they can be trusted.
 
-A cell is *unresolved* in its dtype when its factorisation fails or when
+A cell is *unresolved* in its dtype when its factorization fails or when
 
 $$ \varepsilon\,\|w\|_2 / p_{\min} > 10^{-3} \quad (10^{-4}\text{ in float32}), $$
 
@@ -22,7 +22,7 @@ UNRESOLVED = {torch.float32: 1e-4, torch.float64: 1e-3}
 
 class Factor(NamedTuple):
     upper: Tensor  # (*, M, M) with A = upper.mT @ upper
-    sound: Tensor  # (*,) bool: the factorisation went through
+    sound: Tensor  # (*,) bool: the factorization went through
     smallest_pivot: Tensor  # (*,): squared
 
 

@@ -74,7 +74,7 @@ class FactorCache:
 
     @property
     def hits(self) -> int:
-        """How many factorisations it has saved."""
+        """How many factorizations it has saved."""
         found = _native.library()
         if self._handle is None or found is None:
             return 0

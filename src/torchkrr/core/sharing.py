@@ -1,4 +1,4 @@
-"""Queries with the same neighbors share one factorisation: gridded data, repeated queries, streams."""
+"""Queries with the same neighbors share one factorization: gridded data, repeated queries, streams."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Shared(NamedTuple):
 def shared_cells(indices: Tensor, num_features: int) -> Shared | None:
     """The groups of the rows of `indices` `(Q, M)` with equal sets, or `None` where too few are equal to gain from it."""
     count, neighbors = indices.shape
-    factorisation = neighbors**2 * num_features + neighbors**3 / 3
-    if count < 2 or factorisation < WORTHWHILE:
+    factorization = neighbors**2 * num_features + neighbors**3 / 3
+    if count < 2 or factorization < WORTHWHILE:
         return None
-    # A hash of each set tells, for a hundredth of the price of a factorisation, whether to look any further.
+    # A hash of each set tells, for a hundredth of the price of a factorization, whether to look any further.
     different = len(torch.unique(_hash_of_set(indices)))
-    if (1 - different / count) * factorisation < WORTHWHILE:
+    if (1 - different / count) * factorization < WORTHWHILE:
         return None
     ordered, positions = indices.sort(dim=1)
     ranks = torch.empty_like(positions).scatter_(1, positions, torch.arange(indices.shape[1]).expand_as(positions))

@@ -28,7 +28,7 @@ class TrendPart(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """Everything one factorisation of `q` cells gives."""
+    """Everything one factorization of `q` cells gives."""
 
     inner: Tensor  # (q, M): u
     weights: Tensor  # (q, M): w
@@ -71,7 +71,7 @@ def solve(
         power_squared = power_squared + missing.square() / total
     weights = inner if system.outer is None else system.outer * inner
     if system.gram is not None:
-        # Faded weights do not minimise the quadratic form, so it is evaluated as it stands.
+        # Faded weights do not minimize the quadratic form, so it is evaluated as it stands.
         image = (system.gram @ weights.unsqueeze(-1)).squeeze(-1) + ridge * weights
         power_squared = 1 + (weights * (image - 2 * system.cross)).sum(-1)
     trusted = is_resolved(factor, norm)

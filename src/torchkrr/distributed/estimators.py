@@ -1,7 +1,7 @@
 """Fitted estimators whose training rows are spread over ranks: each predicts its own queries, as one process would.
 
 Members of a model that use the neighbors of a query keep this rank's part of the centers. Members that use all of at most
-5000 rows, in one factorisation, are kept whole.
+5000 rows, in one factorization, are kept whole.
 """
 
 from __future__ import annotations

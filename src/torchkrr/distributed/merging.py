@@ -1,7 +1,7 @@
 """From the nearest rows of each shard to the nearest of all.
 
 Every rank has searched its own shard for the queries of all. The lists of a query are merged on their way to its owner, in a
-tree: neighbouring ranks swap first, each keeping the queries of half of the ranks, then those two apart, and so on. After
+tree: neighboring ranks swap first, each keeping the queries of half of the ranks, then those two apart, and so on. After
 log2(R) steps each rank has the final lists of its own queries. A rank sends lists of M entries for half of all queries, then
 for a quarter, ...: together R - 1 lists for each query, whatever the number of rows.
 

@@ -180,7 +180,7 @@ class KernelRidgeBase(BaseEstimator):
         if self._dense and neighbors is not None:
             warnings.warn(
                 f"{type(self).__name__} has {len(self._predictor.different().points)} different rows, too many for one "
-                f"factorisation: each prediction uses the {neighbors} nearest. LocalKernelRidgeRegressor chooses how many.",
+                f"factorization: each prediction uses the {neighbors} nearest. LocalKernelRidgeRegressor chooses how many.",
                 KernelRidgeWarning,
                 stacklevel=4,
             )

@@ -1,6 +1,6 @@
 r"""Regressors that a prediction is made of, each with a kernel, a ridge and a number of neighbors, solved on given centers.
 
-A member without a number of neighbors uses every center: then one factorisation, kept here, serves all queries.
+A member without a number of neighbors uses every center: then one factorization, kept here, serves all queries.
 All members have a constant trend, so that the weights of each prediction sum to one.
 """
 
@@ -21,7 +21,7 @@ from ..kernels import Kernel
 from ..neighbors import ExactIndex
 from .rows import Centers
 
-MOST_DENSE = 5000  # different rows in one factorisation: its time grows with their cube
+MOST_DENSE = 5000  # different rows in one factorization: its time grows with their cube
 DENSE_BUT_LOCAL = 400  # nearest rows in each prediction of a member for every row, where they are more than that
 SOLVED_IN_SINGLE = 1e-3  # least ridge that is solved in float32
 RAISED = 1e-12
@@ -65,7 +65,7 @@ def solve(member: Member, centers: Centers) -> Solved:
 
 
 def neighbors_of(member: Member, count: int) -> int | None:
-    """How many of `count` centers take part in a prediction of a member; `None` for all of them, in one factorisation."""
+    """How many of `count` centers take part in a prediction of a member; `None` for all of them, in one factorization."""
     if member.num_neighbors is None and count <= MOST_DENSE:
         return None
     return min(DENSE_BUT_LOCAL if member.num_neighbors is None else member.num_neighbors, count)
@@ -136,7 +136,7 @@ def _factor(gram: Tensor, ridges: Tensor) -> Tensor:
         if not int(failed):
             break
         if extra > 1:
-            raise InputError("The kernel matrix cannot be factorised: the kernel must be positive definite and finite.")
+            raise InputError("The kernel matrix cannot be factorized: the kernel must be positive definite and finite.")
         extra = RAISED if extra == 0 else 10 * extra
     if extra:
         warnings.warn(

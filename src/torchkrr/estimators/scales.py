@@ -7,7 +7,7 @@ rows is lowered by gradient descent. The sum itself has the slope
 $$ \bar A = -P g a^\top - P\,\mathrm{diag}(h)\,P, \qquad g_i = 2w_ia_i/c_i^2,\quad h_i = -2w_ia_i^2/c_i^3 , $$
 
 and, with $p = e/\ell$ the scaled points and $S = \bar A\circ\varphi'(d)/d$, its slope in $\log\ell_k$ is
-$-2\sum_i (S1)_i p_{ik}^2 + 2\,p_k^\top S p_k$: matrix products, and no factorisation is differentiated.
+$-2\sum_i (S1)_i p_{ik}^2 + 2\,p_k^\top S p_k$: matrix products, and no factorization is differentiated.
 """
 
 from __future__ import annotations

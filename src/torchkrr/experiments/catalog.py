@@ -15,7 +15,7 @@ from .extras import needed
 from .preparing import MODES, Preparation, preparation
 from .weight_files import load_weights
 
-OWN_INITIALISATION = ("googlenet", "inception_v3")  # which these two do by default, slowly and with a warning
+OWN_INITIALIZATION = ("googlenet", "inception_v3")  # which these two do by default, slowly and with a warning
 
 
 class Network(NamedTuple):
@@ -63,7 +63,7 @@ def _timm_knows(name: str) -> bool:
 
 def _from_torchvision(name: str, weights: str | None, size: int | None, random_weights: bool, seed: int) -> Network:
     models = torchvision_module("torchvision.models")
-    choices: dict[str, Any] = {"init_weights": False} if name in OWN_INITIALISATION else {}
+    choices: dict[str, Any] = {"init_weights": False} if name in OWN_INITIALIZATION else {}
     best = models.get_model_weights(name).DEFAULT
     if weights is None and not random_weights:
         with _explained(name):

@@ -53,7 +53,7 @@ class Config:
     learn_lengthscale: bool = False
     kernel_learning_rate: float = 1e-3  # of centers, values and lengthscales
     kernel_weight_decay: float = 0.0
-    gromov_monge: float = 0.0  # weight of the regulariser, per pair of centers
+    gromov_monge: float = 0.0  # weight of the regularizer, per pair of centers
     random_states: int = 2000  # of a random policy, for centers and scales
 
     evaluation_episodes: int = 100  # without exploration, after training

@@ -58,7 +58,7 @@ class Config:
     kernel_learning_rate: float = 1e-2  # of lengthscale, ridge and temperature
     num_centers: int = 100  # of the objective "centers"
     support_share: float = 0.5  # of the objective "split"
-    gromov_monge: float = 0.0  # weight of the regulariser, per pair
+    gromov_monge: float = 0.0  # weight of the regularizer, per pair
     num_neighbors: int = 100  # the paper's M, of the evaluation
 
     checkpoint_every: int = 5  # epochs

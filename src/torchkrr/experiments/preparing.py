@@ -18,7 +18,7 @@ MODES = ("bicubic", "bilinear")
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """The middle square of each picture, resized with antialiasing and normalised per channel.
+    """The middle square of each picture, resized with antialiasing and normalized per channel.
 
     Called with pictures `(H, W, 3)` in uint8 it gives `(B, 3, size, size)` in float32, in channels-last memory. Resizing
     works on bytes, as Pillow does, many times faster than on floats.

@@ -15,7 +15,7 @@ SIZE = 32
 
 
 def vgg_small(widths: Sequence[int] = VGG_WIDTHS) -> nn.Sequential:
-    """A VGG with batch normalisation: each stage a 3 x 3 convolution, and a maximum over 2 x 2 places; maps out.
+    """A VGG with batch normalization: each stage a 3 x 3 convolution, and a maximum over 2 x 2 places; maps out.
 
     Example:
         >>> vgg_small()(torch.randn(2, 3, 32, 32)).shape
@@ -59,7 +59,7 @@ class Patches(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then a perceptron, each on normalised tokens and added to them."""
+    """Attention, then a perceptron, each on normalized tokens and added to them."""
 
     def __init__(self, width: int, num_heads: int, expansion: int) -> None:
         super().__init__()

@@ -72,7 +72,7 @@ def farthest_points(points: Tensor, num_points: int, *, start: int = 0, distance
 def power_greedy(points: Tensor, num_points: int, *, kernel: Kernel, start: int = 0) -> Tensor:
     r"""Each next point is the one with the largest power function of those chosen (P-greedy).
 
-    A partial Cholesky factorisation of the kernel matrix with diagonal pivoting: $O(Nn^2)$ operations, the matrix is never
+    A partial Cholesky factorization of the kernel matrix with diagonal pivoting: $O(Nn^2)$ operations, the matrix is never
     formed.
 
     Equivalent to

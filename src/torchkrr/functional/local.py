@@ -244,7 +244,7 @@ def local_path(
     on_singular: OnSingular = "warn",
     backend: Backend = "auto",
 ) -> Path:
-    r"""Predictions and power functions with the first $m$ neighbors, for every $m \le M$, from one factorisation.
+    r"""Predictions and power functions with the first $m$ neighbors, for every $m \le M$, from one factorization.
 
     With $l = L^{-1}k$ and $V = L^{-1}y$ the mean with $m$ neighbors is $\sum_{j\le m} l_j V_j$ and
     $\epsilon_m^2 = 1 - \sum_{j\le m} l_j^2$.

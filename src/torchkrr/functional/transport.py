@@ -1,7 +1,7 @@
 r"""Optimal-transport functionals: losses that match or spread points, up to a permutation.
 
 The Monge functional compares points of one space under the best assignment; the Gromov-Monge functional compares the
-distances inside two spaces, whatever their dimensions, and is the paper's regulariser for learned centers and values.
+distances inside two spaces, whatever their dimensions, and is the paper's regularizer for learned centers and values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def euclidean_cost(a: Tensor, b: Tensor) -> Tensor:
 
 @full_precision
 def assignment(x: Tensor, y: Tensor, *, cost: Cost | None = None) -> Tensor:
-    r"""The permutation $\bar\sigma$ that minimises $\sum_n c(x^n, y^{\sigma^n})$, by scipy's linear sum assignment.
+    r"""The permutation $\bar\sigma$ that minimizes $\sum_n c(x^n, y^{\sigma^n})$, by scipy's linear sum assignment.
 
     Args:
         x, y: as many points in one space.

@@ -1,7 +1,7 @@
 // Local kernel ridge regression, one neighborhood at a time, in cache from gather to prediction; and the search for neighbors.
 //
 // Per cell: offsets of the M members, transposed to [feature][member]; their Gram matrix, upper half only, in register tiles;
-// distances, profile, ridge; a Cholesky factorisation A = U'U that carries the right-hand sides along as further columns;
+// distances, profile, ridge; a Cholesky factorization A = U'U that carries the right-hand sides along as further columns;
 // back substitution. Cells are shared out over threads. No headers but the standard ones; called through _native.py.
 
 #include <algorithm>

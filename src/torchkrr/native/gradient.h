@@ -1,4 +1,4 @@
-// The gradient of the cells of a task, by the formulas of backward.py: no second factorisation, no M x M matrix kept.
+// The gradient of the cells of a task, by the formulas of backward.py: no second factorization, no M x M matrix kept.
 
 #pragma once
 

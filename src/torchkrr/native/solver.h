@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr int64_t GROUP = 32;  // queries that share one factorisation, at most
+constexpr int64_t GROUP = 32;  // queries that share one factorization, at most
 
 template <class T> class Solver {
     const Task &task;

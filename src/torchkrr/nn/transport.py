@@ -33,7 +33,7 @@ class MongeLoss(nn.Module):
 class GromovMongeLoss(nn.Module):
     """How far the distances inside `x` are from those inside `y`; see `torchkrr.functional.gromov_monge`.
 
-    As a regulariser, `loss + weight * GromovMongeLoss()(layer.centers, layer.values)` keeps learned centers as far apart as
+    As a regularizer, `loss + weight * GromovMongeLoss()(layer.centers, layer.values)` keeps learned centers as far apart as
     their values are, so centers with equal values are drawn together. To spread centers over the data use `MongeLoss`
     against a spread sample of them, `inputs[functional.farthest_points(inputs, len(layer.centers))]`.
 

@@ -62,7 +62,7 @@ def select(
     r"""Pick kernel profile, lengthscale, ridge and number of neighbors by local leave-one-out.
 
     Rows are left out one at a time and predicted from their nearest other rows; the choice with the least mean loss wins.
-    All numbers of neighbors come from one factorisation (`torchkrr.functional.local_path`). The whole grid is screened on a
+    All numbers of neighbors come from one factorization (`torchkrr.functional.local_path`). The whole grid is screened on a
     few rows; the best few, and the best of each kernel, are judged on `num_samples`. More than 200 neighbors are tried with
     the winner only, if it asks for them. Where the best lengthscale of a kernel lies at the end of the default grid, the
     grid is extended there.
