@@ -139,6 +139,7 @@ def test_without_evaluation_there_is_no_difference_of_evaluations(tmp_path):
     text = report(runs, "torchkrr lander")
     assert "nan" not in text
     assert "Differences to dqn" in text
+    assert " to +" not in text.split("Differences")[1]  # one run of each: there is nothing to resample
 
 
 def test_a_time_limit_is_not_the_end_of_a_game(tmp_path, monkeypatch):
@@ -149,6 +150,21 @@ def test_a_time_limit_is_not_the_end_of_a_game(tmp_path, monkeypatch):
         before = len(run.replay)
         assert run._episode(before).moves == 1
         assert float(run.replay._rows[before, -1]) == going_on
+
+
+def test_a_solved_run_can_end_and_go_on(tmp_path, monkeypatch):
+    rewards = iter([0] * 40 + [2] * 100)  # of validation: not before the third game
+    monkeypatch.setattr(Run, "threshold", 1.0)  # of any game, since each move gives 1
+    monkeypatch.setattr(lander_training, "play", lambda *args, stream=0: float(next(rewards)) if stream else 0.0)
+    config = dataclasses.replace(TINY, stop_when_solved=True)
+    solved = run_one(config, tmp_path)
+    assert len(solved["rewards"]) == 3
+    assert len(run_one(config, tmp_path)["rewards"]) == 3  # from its checkpoint
+    went_on = run_one(dataclasses.replace(config, stop_when_solved=False), tmp_path)
+    assert len(went_on["rewards"]) == TINY.episodes
+    (tmp_path / "whole").mkdir()
+    monkeypatch.undo()
+    assert went_on["rewards"] == run_one(TINY, tmp_path / "whole")["rewards"]
 
 
 def test_finished_runs_are_not_repeated(tmp_path):

@@ -13,7 +13,7 @@ from ..models.q_network import Parts, Place, Placing
 
 AGENTS: tuple[Literal["dqn", "dqk"], ...] = ("dqn", "dqk")
 # Not part of what a run computes: how long it goes on and how it is looked at.
-CHANGEABLE = ("episodes", "evaluation_episodes", "checkpoint_every")
+CHANGEABLE = ("episodes", "stop_when_solved", "evaluation_episodes", "checkpoint_every")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Config:
     environment: str = "LunarLander-v3"
     seed: int = 0
     episodes: int = 500
+    stop_when_solved: bool = False  # before, once 20 games without exploration are
 
     discount: float = 0.99
     hidden: int = 64

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import InputError, MissingExtraError
 
 # Streams of seeds: what an episode is for decides which ones it gets.
-TRAINING, EVALUATION, RANDOM_POLICY, SHOWING = range(4)
+TRAINING, EVALUATION, RANDOM_POLICY, SHOWING, VALIDATION = range(5)
 
 
 class Game(NamedTuple):

@@ -49,11 +49,10 @@ def make_record(run: Run, evaluation: list[float]) -> Record:
     steps, moves = sum(e.steps for e in episodes), sum(e.moves for e in episodes)
     seconds = sum(e.seconds for e in episodes)
     learned = [p for p in run.agent.online.parameters() if p.requires_grad]
-    spec = run.game.environment.spec
     return {
         "label": run.config.label,
         "config": dataclasses.asdict(run.config),
-        "solved_at": None if spec is None else spec.reward_threshold,
+        "solved_at": run.threshold,
         "parameters": sum(p.numel() for p in learned),
         "moves": moves,
         "seconds": seconds,

@@ -70,7 +70,7 @@ def report(records: Sequence[Record], command: str) -> str:
         shown = [_spread([measure(run) for run in runs]) for measure in MEASURES.values()]
         solved = [first_above(run["rewards"], level) for run in runs]
         lines.append(
-            f"| {label} | {len(runs)} | {len(runs[0]['rewards'])} | {' | '.join(shown)} | {_solved(solved)} | "
+            f"| {label} | {len(runs)} | {_games(runs)} | {' | '.join(shown)} | {_solved(solved)} | "
             f"{runs[0]['parameters']} | {_milliseconds(runs, 'seconds_per_step')} | "
             f"{_milliseconds(runs, 'seconds_per_move')} |"
         )
@@ -117,6 +117,8 @@ def _difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
     if np.isnan([*ours, *theirs]).any():  # no evaluation was asked for
         return ""
     difference, low, high = bootstrap_difference(ours, theirs)
+    if min(len(ours), len(theirs)) == 1:  # the resamples of a single run are all the same
+        return f"{difference:+.1f}"
     return f"{difference:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
@@ -125,6 +127,11 @@ def _spread(numbers: Sequence[float]) -> str:
         return ""
     mean = f"{np.mean(numbers):.1f}"
     return mean if len(numbers) == 1 else f"{mean} ({min(numbers):.1f} to {max(numbers):.1f})"
+
+
+def _games(runs: Sequence[Record]) -> str:
+    counts = sorted(len(run["rewards"]) for run in runs)
+    return str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
 
 
 def _solved(games: Sequence[int | None]) -> str:

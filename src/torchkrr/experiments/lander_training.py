@@ -21,10 +21,11 @@ from ..errors import FileError
 from .checkpoints import check_same_run, read_checkpoint, write_checkpoint
 from .lander_agent import Agent
 from .lander_config import Config
-from .lander_games import EVALUATION, TRAINING, Game, episode_seed, make, move, start
+from .lander_games import EVALUATION, TRAINING, VALIDATION, Game, episode_seed, make, move, start
 from .lander_replay import Replay
 
 EXPLORING, SAMPLING = 101, 102  # streams of seeds beside those of the games
+VALIDATION_GAMES = 20  # that tell whether a game is solved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +55,9 @@ class Run:
             self._restore(read_checkpoint(self.path, "lander"))
 
     def train(self, report: Report | None = None) -> None:
-        """Play on until `config.episodes` have been played."""
+        """Play on until `config.episodes` have been played, or the game is solved if that is enough."""
         written = len(self.episodes)
-        while len(self.episodes) < self.config.episodes:
+        while len(self.episodes) < self.config.episodes and not (self.config.stop_when_solved and self.solved):
             self.episodes.append(self._episode(len(self.episodes)))
             if report is not None:
                 report(len(self.episodes), self.episodes[-1])
@@ -65,6 +66,21 @@ class Run:
                 written = len(self.episodes)
         if written < len(self.episodes):
             self.save()
+
+    @property
+    def threshold(self) -> float | None:
+        """The mean reward at which the environment counts as solved, if it names one."""
+        spec = self.game.environment.spec
+        return None if spec is None else spec.reward_threshold
+
+    @property
+    def solved(self) -> bool:
+        """Whether the last game, and 20 more without exploration, which are neither for training nor for evaluation,
+        are above the threshold on average."""
+        if self.threshold is None or not self.episodes or self.episodes[-1].reward < self.threshold:
+            return False
+        rewards = [play(self.agent, self.game, self.config.seed, n, stream=VALIDATION) for n in range(VALIDATION_GAMES)]
+        return float(np.mean(rewards)) >= self.threshold
 
     def _episode(self, number: int) -> Episode:
         config, agent, replay = self.config, self.agent, self.replay
@@ -120,9 +136,9 @@ class Run:
         self.episodes = [Episode(*fields) for fields in state["episodes"]]
 
 
-def play(agent: Agent, game: Game, seed: int, number: int) -> float:
+def play(agent: Agent, game: Game, seed: int, number: int, stream: int = EVALUATION) -> float:
     """The sum of rewards of one game without exploration."""
-    state, over, total = start(game, seed, EVALUATION, number), False, 0.0
+    state, over, total = start(game, seed, stream, number), False, 0.0
     while not over:
         state, reward, terminated, truncated = move(game, agent.best_action(state))
         total += reward

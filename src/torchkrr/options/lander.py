@@ -12,7 +12,10 @@ from .interrupts import resumable
 from .settings import setting_of
 
 STUDY_SEEDS = 3
-OWN = ("agent", "environment", "seed", "episodes", "evaluation_episodes", "checkpoint_every", "variant")  # other options
+OWN = (  # other options
+    *("agent", "environment", "seed", "episodes", "stop_when_solved"),
+    *("evaluation_episodes", "checkpoint_every", "variant"),
+)
 MEANS = {"reward": "rewards", "evaluation": "evaluation"}
 
 
@@ -21,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--agent", choices=("dqn", "dqk", "both"), default="both", help="plain, with kernels, or both (both)")
     add("--seeds", type=kinds.count, metavar="N", help="runs of each agent, seeds 0 to N - 1 (5; of a study 3)")
     add("--episodes", type=kinds.count, default=500, metavar="N", help="games of each run (500)")
+    add("--stop-when-solved", action="store_true", help="end a run once it wins without exploration")
     add("--environment", default="LunarLander-v3", metavar="NAME", help="a game with numbered actions (LunarLander-v3)")
     add("--evaluation-episodes", type=kinds.natural, default=100, metavar="N", help="games after training (100)")
     add("--checkpoint-every", type=kinds.count, default=25, metavar="N", help="games between checkpoints (25)")
@@ -76,6 +80,7 @@ def _configs(args: argparse.Namespace) -> list[Any]:
     common = {
         "environment": args.environment,
         "episodes": args.episodes,
+        "stop_when_solved": args.stop_when_solved,
         "evaluation_episodes": args.evaluation_episodes,
         "checkpoint_every": args.checkpoint_every,
         **{setting.name: setting.value for setting in args.set},
@@ -116,6 +121,7 @@ def _command(args: argparse.Namespace) -> str:
         "--variants": tuple(args.variants) if args.variants else None,
         "--seeds": args.seeds or None,
         "--episodes": args.episodes,
+        "--stop-when-solved": args.stop_when_solved,
         "--environment": args.environment,
         "--evaluation-episodes": args.evaluation_episodes if args.evaluation_episodes != 100 else None,
     }
