@@ -1,5 +1,6 @@
 """The built site in a browser, from the file system: `make docs` builds it and runs this with SITE=site."""
 
+import html
 import html.parser
 import os
 import pathlib
@@ -10,10 +11,15 @@ import subprocess
 import numpy as np
 import pytest
 
+from torchkrr.cli import COMMANDS
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SITE = ROOT / os.environ.get("SITE", "no site")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-LOOKED_AT = ("index.html", "concepts/continuity.html", "gallery/line.html", "api/functional.html", "paper-to-code.html")
+LOOKED_AT = (
+    *("index.html", "concepts/continuity.html", "gallery/line.html"),
+    *("api/functional.html", "api/commands.html", "paper-to-code.html"),
+)
 
 pytestmark = pytest.mark.skipif("SITE" not in os.environ, reason="make docs builds the site")
 browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
@@ -51,6 +57,16 @@ def chromium(path, *options):
     )
     assert "CONSOLE" not in found.stderr, found.stderr
     return found.stdout
+
+
+def test_every_option_of_every_command_is_on_a_page():
+    text = html.unescape((SITE / "api" / "commands.html").read_text())
+    for name, text_of in COMMANDS.items():
+        assert f">torchkrr {name}<" in text
+        assert text_of in text
+    for path in sorted((ROOT / "src" / "torchkrr" / "options").glob("*.py")):
+        for option in re.findall(r'add\(\s*"(--[a-z-]+)"', path.read_text()):
+            assert option in text, option
 
 
 def test_links_lead_to_pages_and_places_on_them(pages):

@@ -1,0 +1,61 @@
+"""The page of all commands and their options, from the parsers themselves."""
+
+from __future__ import annotations
+
+import argparse
+import html
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from torchkrr.cli import ENDING, parser
+
+PLACE = "api/commands.md"
+INTRODUCTION = """# Commands
+
+Every option of `torchkrr`, as `torchkrr COMMAND --help` tells them. Guides: [tables](../guides/command-line.md),
+[a head on a frozen network](../guides/frozen-backbone.md), [probing](../guides/probing.md), [training under a
+kernel](../guides/hybrid-training.md), [reinforcement learning](../guides/reinforcement-learning.md).
+"""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    files.append(File.generated(config, PLACE, content=commands_page()))
+    return files
+
+
+def commands_page() -> str:
+    """Markdown: a section with a table for each command, then what all of them have."""
+    (commands,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    sections = [INTRODUCTION]
+    for name, command in commands.choices.items():
+        own = [
+            action for group in command._action_groups if group.title != "all commands" for action in group._group_actions
+        ]
+        sections.append(f"## torchkrr {name}\n\n{command.description}\n\n{_table(own)}")
+    (shared,) = (group for group in command._action_groups if group.title == "all commands")
+    ending = ENDING[0].upper() + ENDING[1:]
+    sections.append(f"## All commands\n\n{_table(shared._group_actions)}\n{ending}.\n")
+    return "\n".join(sections)
+
+
+def _table(actions: list[argparse.Action]) -> str:
+    rows = [f"| {_name(action)} | {_help(action)} |" for action in actions if not isinstance(action, argparse._HelpAction)]
+    return "\n".join(["| | |", "|---|---|", *rows, ""]) if rows else "No options of its own.\n"
+
+
+def _name(action: argparse.Action) -> str:
+    value = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper())
+    if not action.option_strings:
+        return f"<code>{_escaped(str(value))}</code>"
+    takes_value = action.nargs != 0
+    names = ", ".join(action.option_strings) + (f" {value}" if takes_value else "")
+    return f"<code>{_escaped(names)}</code>"
+
+
+def _help(action: argparse.Action) -> str:
+    return _escaped((action.help or "").replace("%%", "%"))
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text, quote=False).replace("|", "&#124;")  # which would begin another cell
