@@ -103,12 +103,17 @@ def test_a_step_is_the_formula(game):
         torch.testing.assert_close(dict(ours.named_parameters()), dict(theirs.named_parameters()), rtol=1e-4, atol=1e-5)
 
 
-def test_kernel_parameters_have_their_own_rate_and_decay(game):
-    config = dataclasses.replace(SMALL, agent="dqk", kernel_learning_rate=0.5, kernel_weight_decay=0.125)
+def test_kernel_parameters_have_their_own_rates_and_decay(game):
+    changed = {"kernel_learning_rate": 0.5, "center_learning_rate": 0.25, "kernel_weight_decay": 0.125}
+    config = dataclasses.replace(SMALL, agent="dqk", **changed)
     network = make_network(config, game)
-    layers, kernel = make_optimizer(config, network).param_groups
-    assert (layers["lr"], layers["weight_decay"], kernel["lr"], kernel["weight_decay"]) == (1e-3, 0.01, 0.5, 0.125)
-    assert [len(group["params"]) for group in (layers, kernel)] == [6, 4]
+    layers, values, centers = make_optimizer(config, network).param_groups
+    assert [group["lr"] for group in (layers, values, centers)] == [1e-3, 0.5, 0.25]
+    assert [group["weight_decay"] for group in (layers, values, centers)] == [0.01, 0.125, 0.125]
+    assert [len(group["params"]) for group in (layers, values, centers)] == [6, 2, 2]
+    assert centers["params"][0] is network.first_kernel.centers
+    fixed = dataclasses.replace(config, learn_centers=False)
+    assert len(make_optimizer(fixed, make_network(fixed, game)).param_groups) == 2
 
 
 def test_gromov_monge_changes_the_step_and_not_the_reported_loss(game):

@@ -60,13 +60,17 @@ def make_network(config: Config, game: Game) -> QNetwork:
 
 
 def make_optimizer(config: Config, network: QNetwork) -> torch.optim.Optimizer:
-    kernel = [p for part in _kernel_parts(network) for p in part.parameters()]
-    known = set(map(id, kernel))
+    parts = _kernel_parts(network)
+    centers = [part.centers for part in parts if config.learn_centers]
+    kernel = [p for part in parts for p in part.parameters() if not any(p is c for c in centers)]
+    known = set(map(id, [*centers, *kernel]))
     layers = [parameter for parameter in network.parameters() if id(parameter) not in known]
-    groups: list[dict[str, Any]] = [{"params": layers, "lr": config.learning_rate, "weight_decay": config.weight_decay}]
-    if kernel:
-        groups.append({"params": kernel, "lr": config.kernel_learning_rate, "weight_decay": config.kernel_weight_decay})
-    return torch.optim.AdamW(groups, fused=True)
+    groups: list[dict[str, Any]] = [
+        {"params": layers, "lr": config.learning_rate, "weight_decay": config.weight_decay},
+        {"params": kernel, "lr": config.kernel_learning_rate, "weight_decay": config.kernel_weight_decay},
+        {"params": centers, "lr": config.center_learning_rate, "weight_decay": config.kernel_weight_decay},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], fused=True)
 
 
 class Agent:

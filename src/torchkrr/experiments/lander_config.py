@@ -52,7 +52,8 @@ class Config:
     learn_centers: bool = True
     learn_values: bool = True
     learn_lengthscale: bool = False
-    kernel_learning_rate: float = 1e-3  # of centers, values and lengthscales
+    kernel_learning_rate: float = 1e-3  # of values and lengthscales
+    center_learning_rate: float = 1e-3
     kernel_weight_decay: float = 0.0
     gromov_monge: float = 0.0  # weight of the regularizer, per pair of centers
     random_states: int = 2000  # of a random policy, for centers and scales
@@ -67,7 +68,14 @@ class Config:
         counts = ("episodes", "hidden", "batch_size", "replay_size", "num_centers", "random_states", "checkpoint_every")
         for name in counts:
             check_at_least_one(name, getattr(self, name))
-        for name in ("learning_rate", "kernel_learning_rate", "epsilon_decay", "gradient_clip", "lengthscale"):
+        for name in (
+            "learning_rate",
+            "kernel_learning_rate",
+            "center_learning_rate",
+            "epsilon_decay",
+            "gradient_clip",
+            "lengthscale",
+        ):
             check_positive(name, getattr(self, name))
         for name in ("discount", "polyak", "epsilon_start", "epsilon_end"):
             if not 0 <= getattr(self, name) <= 1:
