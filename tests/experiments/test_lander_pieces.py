@@ -104,16 +104,17 @@ def test_a_step_is_the_formula(game):
 
 
 def test_kernel_parameters_have_their_own_rates_and_decay(game):
-    changed = {"kernel_learning_rate": 0.5, "center_learning_rate": 0.25, "kernel_weight_decay": 0.125}
-    config = dataclasses.replace(SMALL, agent="dqk", **changed)
+    rates = {"first_learning_rate": 0.5, "last_learning_rate": 0.75, "center_learning_rate": 0.25}
+    config = dataclasses.replace(SMALL, agent="dqk", kernel_weight_decay=0.125, **rates)
     network = make_network(config, game)
-    layers, values, centers = make_optimizer(config, network).param_groups
-    assert [group["lr"] for group in (layers, values, centers)] == [1e-3, 0.5, 0.25]
-    assert [group["weight_decay"] for group in (layers, values, centers)] == [0.01, 0.125, 0.125]
-    assert [len(group["params"]) for group in (layers, values, centers)] == [6, 2, 2]
-    assert centers["params"][0] is network.first_kernel.centers
-    fixed = dataclasses.replace(config, learn_centers=False)
-    assert len(make_optimizer(fixed, make_network(fixed, game)).param_groups) == 2
+    groups = make_optimizer(config, network).param_groups
+    assert [group["lr"] for group in groups] == [1e-3, 0.5, 0.75, 0.25]
+    assert [group["weight_decay"] for group in groups] == [0.01, 0.125, 0.125, 0.125]
+    assert [len(group["params"]) for group in groups] == [6, 1, 1, 2]
+    assert groups[1]["params"][0] is network.first_kernel.values
+    assert groups[3]["params"][1] is network.last_kernel.centers
+    fixed = dataclasses.replace(config, learn_centers=False, parts="last")
+    assert [group["lr"] for group in make_optimizer(fixed, make_network(fixed, game)).param_groups] == [1e-3, 0.75]
 
 
 def test_gromov_monge_changes_the_step_and_not_the_reported_loss(game):

@@ -60,17 +60,17 @@ def make_network(config: Config, game: Game) -> QNetwork:
 
 
 def make_optimizer(config: Config, network: QNetwork) -> torch.optim.Optimizer:
-    parts = _kernel_parts(network)
-    centers = [part.centers for part in parts if config.learn_centers]
-    kernel = [p for part in parts for p in part.parameters() if not any(p is c for c in centers)]
-    known = set(map(id, [*centers, *kernel]))
-    layers = [parameter for parameter in network.parameters() if id(parameter) not in known]
-    groups: list[dict[str, Any]] = [
-        {"params": layers, "lr": config.learning_rate, "weight_decay": config.weight_decay},
-        {"params": kernel, "lr": config.kernel_learning_rate, "weight_decay": config.kernel_weight_decay},
-        {"params": centers, "lr": config.center_learning_rate, "weight_decay": config.kernel_weight_decay},
-    ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], fused=True)
+    layers, kernel = config.weight_decay, config.kernel_weight_decay
+    groups: dict[str, dict[str, Any]] = {
+        "layers": {"params": [], "lr": config.learning_rate, "weight_decay": layers},
+        "first_kernel": {"params": [], "lr": config.first_learning_rate, "weight_decay": kernel},
+        "last_kernel": {"params": [], "lr": config.last_learning_rate, "weight_decay": kernel},
+        "centers": {"params": [], "lr": config.center_learning_rate, "weight_decay": kernel},
+    }
+    for name, parameter in network.named_parameters():
+        part = "centers" if name.endswith(".centers") else name.partition(".")[0]
+        groups[part if part in groups else "layers"]["params"].append(parameter)
+    return torch.optim.AdamW([group for group in groups.values() if group["params"]], fused=True)
 
 
 class Agent:

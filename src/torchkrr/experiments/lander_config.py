@@ -52,7 +52,9 @@ class Config:
     learn_centers: bool = True
     learn_values: bool = True
     learn_lengthscale: bool = False
-    kernel_learning_rate: float = 1e-3  # of values and lengthscales
+    # Of values (and lengthscales). Those of the first part are hidden activations, those of the last action values.
+    first_learning_rate: float = 1e-3
+    last_learning_rate: float = 1e-3
     center_learning_rate: float = 1e-3
     kernel_weight_decay: float = 0.0
     gromov_monge: float = 0.0  # weight of the regularizer, per pair of centers
@@ -70,7 +72,8 @@ class Config:
             check_at_least_one(name, getattr(self, name))
         for name in (
             "learning_rate",
-            "kernel_learning_rate",
+            "first_learning_rate",
+            "last_learning_rate",
             "center_learning_rate",
             "epsilon_decay",
             "gradient_clip",

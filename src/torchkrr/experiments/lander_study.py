@@ -18,7 +18,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gromov-monge": {"gromov_monge": 1e-2},
     "last-on-hidden": {"last_on": "hidden"},
     "learned-lengthscale": {"learn_lengthscale": True},
-    "faster-kernels": {"kernel_learning_rate": 1e-2},
 }
 
 
