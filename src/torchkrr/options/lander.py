@@ -22,7 +22,7 @@ MEANS = {"reward": "rewards", "evaluation": "evaluation"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--agent", choices=("dqn", "dqk", "both"), default="both", help="plain, with kernels, or both (both)")
-    add("--seeds", type=kinds.count, metavar="N", help="runs of each agent, seeds 0 to N - 1 (5; of a study 3)")
+    add("--seeds", type=kinds.count, metavar="N", help="runs of each agent, from seed 0 on (5); of a study from 100 on (3)")
     add("--episodes", type=kinds.count, default=500, metavar="N", help="games of each run (500)")
     add("--stop-when-solved", action="store_true", help="end a run once it wins without exploration")
     add("--environment", default="LunarLander-v3", metavar="NAME", help="a game with numbered actions (LunarLander-v3)")
@@ -75,7 +75,7 @@ def _short(record: dict[str, Any]) -> dict[str, Any]:
 
 def _configs(args: argparse.Namespace) -> list[Any]:
     from ..experiments.lander_config import Config
-    from ..experiments.lander_study import study
+    from ..experiments.lander_study import FIRST_SEED, study
 
     common = {
         "environment": args.environment,
@@ -85,7 +85,8 @@ def _configs(args: argparse.Namespace) -> list[Any]:
         "checkpoint_every": args.checkpoint_every,
         **{setting.name: setting.value for setting in args.set},
     }
-    seeds = list(range(args.seeds or (STUDY_SEEDS if args.study else 5)))
+    first, count = (FIRST_SEED, STUDY_SEEDS) if args.study else (0, 5)
+    seeds = list(range(first, first + (args.seeds or count)))
     if args.study:
         return study(Config(**common), seeds, args.variants)
     agents = ("dqn", "dqk") if args.agent == "both" else (args.agent,)
