@@ -76,7 +76,8 @@ ORDERED_FOLDERS = {
         *("preparing", "weight_files", "digit_network", "catalog", "backbones", "feature_files", "features"),
         *("subsamples", "records", "readouts", "selecting", "trained", "lazy", "sharded"),
         *("lineup", "config", "inputs", "summary"),
-        *("figures", "pages", "heads", "classify", "asked_images", "examining", "thumbnails", "report", "transfer"),
+        *("figures", "pages", "heads", "head_examples", "classify", "asked_images"),
+        *("examining", "thumbnails", "report", "transfer"),
         *("probe_config", "probe_network", "probe_inputs", "probe_runs", "probe_summary", "probe_figure", "probe_report"),
         *("probe", "probing"),
         *("lander_config", "lander_games", "lander_replay", "lander_agent", "lander_training", "lander_records"),
@@ -94,7 +95,7 @@ ORDERED_FOLDERS = {
     ],
     "options": [
         *("kinds", "tables", "shells", "fit", "predict", "evaluate", "doctor", "completion"),
-        *("settings", "interrupts", "frozen", "transfer", "classify", "probe", "lander", "learn"),
+        *("settings", "interrupts", "frozen", "transfer", "classify", "update", "probe", "lander", "learn"),
     ],
 }
 MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]

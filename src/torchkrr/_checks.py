@@ -17,6 +17,7 @@ from .errors import InputError, InputTypeError, ShapeError
 
 FINITE_BLOCK = 1 << 22  # entries looked at together
 INDEX_DTYPES = (torch.int64, torch.int32)
+SEARCH_AGAIN = "Search the neighbors again for these centers."
 
 
 def check_tensor(name: str, tensor: Any) -> None:
@@ -200,12 +201,14 @@ def check_index_tensor(name: str, indices: Any, centers: Tensor) -> None:
         raise InputTypeError(f"{name} must have dtype torch.int64, got {indices.dtype}. Use {name}.long().")
 
 
-def check_index_range(name: str, indices: Tensor, num_centers: int, *, what: str = "centers") -> None:
+def check_index_range(
+    name: str, indices: Tensor, num_centers: int, *, what: str = "centers", then: str = SEARCH_AGAIN
+) -> None:
     low, high = map(int, torch.aminmax(indices))
     if low < 0 or high >= num_centers:
         raise InputError(
             f"{name} must lie between 0 and {num_centers - 1} (there are {num_centers} {what}), "
-            f"got values from {low} to {high}. Search the neighbors again for these centers."
+            f"got values from {low} to {high}. {then}"
         )
 
 

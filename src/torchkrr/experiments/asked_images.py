@@ -17,7 +17,7 @@ from .._progress import Progress
 from ..errors import FileError, InputError
 from .backbones import Backbone, open_backbone
 from .heads import Head
-from .image_files import ENDINGS
+from .image_files import ENDINGS, pictures_by_class
 from .pictures import read_picture
 
 AT_A_TIME = 64
@@ -42,6 +42,18 @@ def read_asked(head: Head, paths: Sequence[str], *, weights: str | None = None, 
             bar.advance(len(pictures))
     with torch.inference_mode(False):
         return Asked([str(path) for path in files], torch.cat(parts).clone())
+
+
+def read_labelled(head: Head, path: str, *, weights: str | None = None, progress: bool = False) -> tuple[Asked, list[str]]:
+    """Features that the head wants, and the class of each: of a folder with a folder of images for each class, whose own
+    name begins those of the examples; or from an .npz file with `features` and `labels`."""
+    if head.backbone is None:
+        asked = _given_features([path], head.layer.centers.shape[1])
+        return asked, _given_labels(path, len(asked.names))
+    folder = pathlib.Path(path)
+    files, labels = pictures_by_class(folder)
+    asked = read_asked(head, [str(folder / file) for file in files], weights=weights, progress=progress)
+    return asked._replace(names=[f"{folder.resolve().name}/{file}" for file in files]), labels
 
 
 def open_same_backbone(head: Head, *, weights: str | None = None) -> Backbone:
@@ -87,12 +99,7 @@ def _given_features(paths: Sequence[str], width: int) -> Asked:
                 f"This head was made from given features, so it classifies features: an .npz file with an array `features`, "
                 f"got {path}."
             )
-        try:
-            # Opened here: of a damaged archive numpy leaves the file open.
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                found = torch.from_numpy(np.ascontiguousarray(arrays["features"], dtype=np.float32))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise FileError(f"{path} cannot be read as an .npz file with an array `features`: {error}.") from error
+        found = torch.from_numpy(np.ascontiguousarray(_array(path, "features"), dtype=np.float32))
         if found.ndim != 2 or found.shape[1] != width:
             raise FileError(
                 f"The features of {path} have shape {tuple(found.shape)}, but the head was made from rows of {width}."
@@ -100,3 +107,19 @@ def _given_features(paths: Sequence[str], width: int) -> Asked:
         parts.append(found)
         names += [f"{path} row {row}" for row in range(len(found))]
     return Asked(names, torch.cat(parts))
+
+
+def _given_labels(path: str, count: int) -> list[str]:
+    labels = _array(path, "labels")
+    if labels.shape != (count,):
+        raise FileError(f"{path} must have one label for each row of its {count} features, got the shape {labels.shape}.")
+    return [str(label) for label in labels.tolist()]
+
+
+def _array(path: str, name: str) -> np.ndarray:
+    try:
+        # Opened here: of a damaged archive numpy leaves the file open.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return np.asarray(arrays[name])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise FileError(f"{path} cannot be read as an .npz file with an array `{name}`: {error}.") from error

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import FileError
+from ..errors import FileError, InputError
 from ..estimators.state import kernel_from, kernel_plan
 from ..estimators.storage import Stored, read_model, write_model
 from ..nn import LocalKernelRidge
@@ -48,6 +48,11 @@ def write_head(path: str | os.PathLike[str], head: Head) -> None:
         True
     """
     layer = head.layer
+    if len(head.items) != layer.num_centers:
+        raise InputError(
+            f"The head names {len(head.items)} examples, but its layer has {layer.num_centers} centers, so it would explain "
+            "with wrong ones. Add and remove with with_examples and without_examples of torchkrr.experiments.head_examples."
+        )
     tensors = {"centers": layer.centers, "values": layer.values}
     tensors |= {KERNEL + name: tensor for name, tensor in layer.kernel.state_dict().items()}
     plain = {

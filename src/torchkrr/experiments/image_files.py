@@ -50,6 +50,13 @@ def open_manifest(path: pathlib.Path, *, test_share: float, seed: int) -> Split:
     return Split(*(_pictures(root, classes, rows[part], [paths[row] for row in part], path.stem) for part in chosen))
 
 
+def pictures_by_class(folder: pathlib.Path) -> tuple[list[str], list[str]]:
+    """The pictures of a folder with one folder for each class, relative to it, and the class of each."""
+    if not folder.is_dir():
+        raise FileError(f"{folder} must be a folder with one folder of pictures for each class; it is no folder.")
+    return _by_class(folder, folder)
+
+
 def _divided(
     root: pathlib.Path,
     name: str,

@@ -179,7 +179,7 @@ def kept_rows(indices: Tensor, count: int) -> Tensor:
             f"indices must be a non-empty 1-D integer tensor of rows to remove, got {indices.dtype} of shape "
             f"{tuple(indices.shape)}. For a mask use mask.nonzero().squeeze(1)."
         )
-    check_index_range("indices", indices, count)
+    check_index_range("indices", indices, count, then="Rows are counted from 0, and move up after a removal.")
     keep = torch.ones(count, dtype=torch.bool, device=indices.device)
     keep[indices.long()] = False
     if not bool(keep.any()):

@@ -117,7 +117,7 @@ class LocalKernelRidge(SupportLayer):
         return power.reshape(query.shape[:-1])
 
     def explain(self, query: Tensor) -> Explanation:
-        """The centers behind each prediction and their weights, `(*, D)` to `(*, M)` each.
+        """The centers behind each prediction, nearest first, and their weights, `(*, D)` to `(*, M)` each.
 
         With `fade` there is one column more, of weight zero: the center that sets the radius.
         """
