@@ -4,6 +4,7 @@ import ast
 import importlib
 import pathlib
 import pkgutil
+import sys
 
 import pytest
 
@@ -147,56 +148,7 @@ def test_errors_and_warnings_have_one_base_each():
 
 def test_core_needs_only_torch_and_numpy():
     allowed = {"torch", "numpy", "torchkrr"}
-    standard = {
-        "__future__",
-        "abc",
-        "argparse",
-        "base64",
-        "collections",
-        "concurrent",
-        "contextlib",
-        "copy",
-        "csv",
-        "ctypes",
-        "datetime",
-        "dataclasses",
-        "difflib",
-        "functools",
-        "hashlib",
-        "html",
-        "importlib",
-        "io",
-        "itertools",
-        "json",
-        "math",
-        "numbers",
-        "os",
-    }
-    standard |= {
-        "multiprocessing",
-        "pathlib",
-        "pickle",
-        "platform",
-        "queue",
-        "re",
-        "secrets",
-        "shlex",
-        "shutil",
-        "signal",
-        "stat",
-        "string",
-        "subprocess",
-        "sys",
-        "threading",
-        "traceback",
-        "weakref",
-        "time",
-        "types",
-        "typing",
-        "warnings",
-        "zipfile",
-        "zlib",
-    }
+    standard = sys.stdlib_module_names
     for path in PACKAGE.rglob("*.py"):
         extra = {"estimators": {"sklearn", "scipy"}, "commands": {"pandas", "pyarrow"}}.get(path.parent.name, set())
         for node in ast.walk(ast.parse(path.read_text())):

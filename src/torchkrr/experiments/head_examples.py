@@ -30,9 +30,9 @@ def with_examples(head: Head, features: Tensor, labels: Sequence[str], items: Se
         >>> x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
         >>> layer = torchkrr.nn.LocalKernelRidge(x, torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]]), 2)
         >>> head = Head(layer, 0.1, ["low", "high"], ["a.png", "b.png", "c.png", "d.png"], None)
-        >>> more = with_examples(head, torch.tensor([[99.0], [98.0]]), ["huge", "huge"], ["e.png", "f.png"])
-        >>> more.classes, more.classes[int(more.probabilities(torch.tensor([[97.0]])).argmax())]
-        (['low', 'high', 'huge'], 'huge')
+        >>> more = with_examples(head, torch.tensor([[5.0], [6.0]]), ["middle", "middle"], ["e.png", "f.png"])
+        >>> more.classes, more.classes[int(more.probabilities(torch.tensor([[5.5]])).argmax())]
+        (['low', 'high', 'middle'], 'middle')
     """
     if not len(features) == len(labels) == len(items):
         raise ShapeError(
