@@ -14,6 +14,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "first-only": {"parts": "first"},
     "last-only": {"parts": "last"},
     "last-only-faster": {"parts": "last", "last_learning_rate": 1e-2, "center_learning_rate": 1e-4},
+    # Values of the first part are activations of size one, those of the last action values of size one hundred.
+    "scaled-rates": {"first_learning_rate": 1e-4, "last_learning_rate": 1e-2, "center_learning_rate": 1e-4},
     "values-only": {"learn_centers": False},
     "slow-centers": {"center_learning_rate": 1e-4},
     "farthest-centers": {"placing": "farthest"},
