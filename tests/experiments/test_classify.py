@@ -1,5 +1,6 @@
 """New images by a head: what the library says, and what the command prints."""
 
+import copy
 import csv
 import json
 
@@ -47,12 +48,31 @@ def test_a_classification_is_that_of_the_layer_and_its_reasons_add_up():
         assert sizes == sorted(sizes, reverse=True)
 
 
+def test_typicality_compares_with_training_examples_left_out():
+    head, (query, _) = made_head(), digits(40, start=1000)
+    found = classify(head, query)
+    usual = []
+    for row in range(120):
+        rest = torch.arange(120) != row
+        layer = copy.deepcopy(head.layer)
+        layer.remove((~rest).nonzero().squeeze(1))
+        usual.append(float(layer.power_function(head.layer.centers[row])))
+    for one in found:
+        assert one.typicality == pytest.approx(np.mean(np.array(usual) >= one.indicator), abs=0.02)
+    assert 0.1 < np.mean([one.typicality for one in found]) < 0.9  # of the same kind, by other writers
+    strange = classify(head, torch.rand(5, query.shape[1]) * 16)
+    assert max(one.typicality for one in strange) < 0.05
+    training = classify(head, head.layer.centers[:5])
+    assert min(one.typicality for one in training) == 1
+
+
 def test_the_command_names_class_probability_indicator_and_examples(folder, capsys):
     image = sorted((folder / "data" / "digit 3").glob("*.png"))[0]
     works("classify", folder / "out" / "head.safetensors", image, "--explain", "2")
     line, reason = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{image}: digit 3  ")
     assert "error indicator 0." in line
+    assert "typicality" in line
     assert reason.count("(digit ") == 2
 
 
@@ -70,6 +90,7 @@ def test_folders_json_and_csv_say_the_same(folder, capsys):
         assert row["because_1"] == line["because"][0]["item"]
         assert sum(line["probabilities"].values()) == pytest.approx(1, abs=1e-5)
         assert 0 <= line["error_indicator"] <= 1
+        assert float(row["typicality"]) == line["typicality"]
 
 
 def test_a_head_on_features_classifies_features(tmp_path, capsys):

@@ -47,6 +47,7 @@ def _plain(name: str, found: Any, classes: list[str]) -> dict[str, Any]:
         "prediction": found.label,
         "probability": found.probability,
         "error_indicator": found.indicator,
+        "typicality": found.typicality,
         "because": [{"item": one.item, "label": one.label, "weight": one.weight} for one in found.because],
         "probabilities": dict(zip(classes, found.probabilities.tolist(), strict=True)),
     }
@@ -56,7 +57,7 @@ def _lines(row: dict[str, Any]) -> str:
     because = ", ".join(f"{one['item']} ({one['label']}) {one['weight']:+.2f}" for one in row["because"])
     return (
         f"{row['image']}: {row['prediction']}  {100 * row['probability']:.1f} %  "
-        f"error indicator {row['error_indicator']:.2f}\n    because of {because}"
+        f"error indicator {row['error_indicator']:.2f}, typicality {100 * row['typicality']:.0f} %\n    because of {because}"
     )
 
 
@@ -65,7 +66,8 @@ def _write_csv(path: str, rows: list[dict[str, Any]]) -> None:
     with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         columns = [column for name in names for column in (name, f"{name}_label", f"{name}_weight")]
-        writer.writerow(["image", "prediction", "probability", "error_indicator", *columns])
+        writer.writerow(["image", "prediction", "probability", "error_indicator", "typicality", *columns])
         for row in rows:
             because = [value for one in row["because"] for value in (one["item"], one["label"], one["weight"])]
-            writer.writerow([row["image"], row["prediction"], row["probability"], row["error_indicator"], *because])
+            numbers = [row["probability"], row["error_indicator"], row["typicality"]]
+            writer.writerow([row["image"], row["prediction"], *numbers, *because])
