@@ -10,22 +10,43 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .errors import InputError, InputTypeError, ShapeError
 
 FINITE_BLOCK = 1 << 22  # entries looked at together
+NUMBERED = (
+    "Number the classes, and give each an output: classes, labels = numpy.unique(values, return_inverse=True), then "
+    "torch.nn.functional.one_hot(torch.as_tensor(labels)).to(dtype), with the dtype of the centers."
+)
 INDEX_DTYPES = (torch.int64, torch.int32)
 SEARCH_AGAIN = "Search the neighbors again for these centers."
 
 
 def check_tensor(name: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor):
+        text = _first_text(tensor)
+        if text is not None:
+            remedy = NUMBERED if name == "values" else "Turn text into numbers first, such as a column for each category."
+            raise InputTypeError(
+                f"{name} must be a torch.Tensor, got {type(tensor).__name__} with the text {text!r}. {remedy}"
+            )
         raise InputTypeError(
             f"{name} must be a torch.Tensor, got {type(tensor).__name__}. "
             f"Convert it first, for instance with torch.as_tensor({name})."
         )
+
+
+def _first_text(given: Any) -> str | None:
+    """The text that a list, an array of numpy or a column of a frame begins with."""
+    given = given.to_numpy() if hasattr(given, "to_numpy") else given
+    while isinstance(given, (list, tuple, np.ndarray)):
+        if (isinstance(given, np.ndarray) and given.ndim == 0) or len(given) == 0:
+            return None
+        given = given[0]
+    return str(given) if isinstance(given, str) else None
 
 
 def check_floating(name: str, tensor: Tensor) -> None:

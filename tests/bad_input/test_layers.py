@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tests.bad_input.tables import (
@@ -19,7 +21,7 @@ from tests.bad_input.tables import (
 )
 from torch import Tensor
 
-from torchkrr import neighbors
+from torchkrr import neighbors, nn
 from torchkrr.errors import InputError, InputTypeError, ShapeError
 
 MAKE = {
@@ -58,6 +60,21 @@ NEW = {
     "values_float64": ("values", Tensor.double, InputTypeError, r"must share one dtype.*Convert one of them"),
     "values_meta": ("values", lambda t: t.to("meta"), InputError, r"must be on one device.*Move one of them"),
 }
+
+
+@pytest.mark.parametrize("wrap", [list, np.array, lambda names: np.array(names, dtype=object), pd.Series])
+def test_text_as_values_is_to_be_numbered(wrap):
+    names, centers = wrap(["cat", "dog"] * 25), torch.randn(50, 3)
+    check_refused(
+        lambda: nn.LocalKernelRidge(centers, names, 5), InputTypeError, r"text 'cat'.*Number the classes.*one_hot\("
+    )
+    # The remedy works as it is written.
+    _, labels = np.unique(names, return_inverse=True)
+    values = torch.nn.functional.one_hot(torch.as_tensor(labels)).to(centers.dtype)
+    assert nn.LocalKernelRidge(centers, values, 5)(centers).shape == (50, 2)
+    check_refused(
+        lambda: nn.LocalKernelRidge([["red"], ["blue"]], values, 5), InputTypeError, r"centers.*text 'red'.*into numbers"
+    )
 
 
 @pytest.mark.parametrize("kind", MAKE)

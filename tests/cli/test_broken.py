@@ -9,10 +9,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+import torch
 from tests.cli.running import FAST, fails, works
 
+import torchkrr
 from torchkrr.cli import main
+from torchkrr.errors import FileError
 from torchkrr.estimators import LocalKernelRidgeClassifier
+from torchkrr.experiments.heads import Head, write_head
 
 GOOD = "a,b,y\n" + "".join(f"{i},{i % 7},{2 * i}\n" for i in range(30))
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
@@ -144,6 +148,28 @@ def test_options_that_do_not_fit_the_model(model, models, tmp_path, capsys):
     assert "has no column 'y', the target" in fails(capsys, "evaluate", *new)
     assert "predicts 1 targets, got 2" in fails(capsys, "evaluate", *new, "--target", "a,std")
     assert os.listdir(tmp_path) == ["new.csv"]
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+def test_a_column_under_another_name_is_offered(models, tmp_path, capsys, command):
+    more = ["--out", tmp_path / "o.csv"] if command == "predict" else []
+    text = (models / "diabetes_test.csv").read_text()
+    for other in ("BMI", "bmi ", "bmj"):
+        (tmp_path / "new.csv").write_text(text.replace("bmi", other))
+        error = fails(capsys, command, models / "diabetes.krr", tmp_path / "new.csv", *more, "--quiet")
+        assert f"has no column 'bmi', which the model was fitted with. Did you mean '{other}'?" in error
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+def test_a_head_of_images_is_sent_to_classify(models, tmp_path, capsys, command):
+    head, more = tmp_path / "head.safetensors", ["--out", tmp_path / "o.csv"] if command == "predict" else []
+    layer = torchkrr.nn.LocalKernelRidge(torch.randn(9, 4), torch.eye(3).repeat(3, 1), 5)
+    write_head(head, Head(layer, 0.1, ["cat", "dog", "owl"], [f"{i}.png" for i in range(9)], None))
+    error = fails(capsys, command, head, models / "wine_test.csv", *more)
+    assert "is a head for images" in error
+    assert f"torchkrr classify {head}" in error
+    with pytest.raises(FileError, match="is a head for images"):
+        LocalKernelRidgeClassifier.load(head)
 
 
 def test_an_unknown_class_is_named(models, tmp_path, capsys):

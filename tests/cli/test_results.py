@@ -10,6 +10,7 @@ from tests.cli.conftest import write
 from tests.cli.running import FAST, works
 
 from torchkrr import estimators
+from torchkrr.commands.fit import chosen
 
 
 def read(path):
@@ -134,6 +135,14 @@ def test_the_size_of_the_parts_changes_nothing_but_rounding(models, tmp_path):
         wanted = ["--chunk-rows", rows, "--interval", 0.9, "--explain", 3, "--id", "key"]
         works("predict", models / "mixed.krr", models / "mixed_test.csv", "--out", tmp_path / f"{rows}.csv", *wanted)
     pd.testing.assert_frame_equal(read(tmp_path / "7.csv"), read(tmp_path / "10000.csv"), rtol=1e-9)
+
+
+def test_what_was_chosen_is_said_in_words(models):
+    model = estimators.load(models / "mixed.krr")
+    assert chosen(model) == "Matern32 kernel, alpha 0.01, 20 neighbors"
+    (member,) = model._predictor.members
+    model._predictor.members = (member._replace(share=0.7), member._replace(share=0.3))
+    assert chosen(model) == "mix of 2 kernels, of which Matern32 counts most (70 %): alpha 0.01, 20 neighbors"
 
 
 def test_several_targets(models, tmp_path, capsys):

@@ -161,6 +161,42 @@ def test_impossible_categorical_features_are_an_error(wanted, message):
         categorical_columns(table, wanted, np.array(table.columns, dtype=object))
 
 
+@pytest.mark.parametrize("kind", ["array", "list", "text array"])
+def test_text_in_an_array_is_named_with_the_remedy(kind):
+    X = np.array([[1.0, "north", 0.5, "red"], [2.0, "south", 0.1, "blue"], [3.0, "3.5", 0.2, "red"]], dtype=object)
+    given = {"array": X, "list": X.tolist(), "text array": X.astype(str)}[kind]
+    message = r"Column 1 of X holds the text 'north'.*pass a DataFrame.*categorical_features=\[1, 3\]"
+    for model in (LocalKernelRidgeRegressor(), LocalKernelRidgeClassifier()):
+        with pytest.raises(InputError, match=message):
+            model.fit(given, [0, 1, 0])
+    wanted = LocalKernelRidgeRegressor(2, alpha=0.1, kernel="gaussian", metric=None, categorical_features=[1, 3])
+    assert wanted.fit(X, [0.0, 1.0, 0.5]).predict(X).shape == (3,)
+
+
+def test_text_in_a_frame_without_categories_and_in_a_prediction():
+    table, y = frame()
+    with pytest.raises(InputError, match=r"Column 'color' of X holds the text.*'from_dtype'.*features=\['color'"):
+        LocalKernelRidgeRegressor(categorical_features=None).fit(table, y)
+    model = LocalKernelRidgeRegressor(2, alpha=0.1, kernel="gaussian", metric=None).fit(np.eye(4), np.arange(4.0))
+    with pytest.raises(InputError, match="Column 2 of X holds the text 'north', but held numbers in the fit"):
+        model.predict([[0.0, 1.0, "north", 2.0]])
+
+
+@pytest.mark.parametrize("kind", ["list", "array", "object", "pandas", "string", "category"])
+def test_a_regressor_sends_text_targets_to_the_classifier(kind):
+    y = ["cat", "dog", "cat", "cow"]
+    given = {
+        "list": y,
+        "array": np.array(y),
+        "object": np.array(y, dtype=object),
+        "pandas": pd.Series(y),
+        "string": pd.Series(y, dtype="string"),
+        "category": pd.Series(y, dtype="category"),
+    }[kind]
+    with pytest.raises(InputError, match=r"the text 'cat'\. For classes use LocalKernelRidgeClassifier"):
+        LocalKernelRidgeRegressor().fit(np.eye(4), given)
+
+
 def test_names_need_a_frame_and_text_needs_a_category():
     with pytest.raises(InputError, match="but X has none"):
         categorical_columns(np.ones((2, 2)), ["a"], None)

@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..estimators import LocalKernelRidgeClassifier, LocalKernelRidgeRegressor
 from ..estimators.left_out import left_out
 from .features import Features, features_of_table
+from .folds import Held, check_folds, held_out
 from .tables import Table, open_table
 from .targets import Task, target_labels, target_numbers, task_of
 from .values import Array, Place, numbers
@@ -36,6 +37,7 @@ class Wanted(NamedTuple):
     kernel: str = "auto"
     metric: str = "auto"
     seed: int = 0
+    folds: int | None = None  # None: no cross-validation
     delimiter: str | None = None
     progress: bool = False
 
@@ -47,6 +49,7 @@ class Fitted(NamedTuple):
     rows: int
     chosen: str
     scores: dict[str, dict[str, float]]  # leave-one-out, of each target
+    held: dict[str, dict[str, Held]] | None  # cross-validation, of each target
     seconds: float
 
 
@@ -65,19 +68,29 @@ def fit_table(wanted: Wanted) -> Fitted:
     features = features_of_table(names, whole, wanted.categorical, place)
     weights = None if wanted.sample_weight is None else _weights(whole, wanted.sample_weight, place)
     model = _estimator(wanted, task, features)
-    model.fit(features.frame(whole, place), _targets(wanted.target, whole, task, place), sample_weight=weights)
+    frame, values = features.frame(whole, place), _targets(wanted.target, whole, task, place)
+    if wanted.folds is not None:
+        check_folds(wanted.folds, values, weights, classes=task == "classification")
+    model.fit(frame, values, sample_weight=weights)
     model.set_params(verbose=0)
     model.notes_ = {"targets": wanted.target}
     scores = left_out_scores(model, wanted.target)
+    held = None
+    if wanted.folds is not None:
+        held = held_out(
+            model, frame, values, weights, wanted.target, folds=wanted.folds, seed=wanted.seed, progress=wanted.progress
+        )
     model.save(wanted.out)
-    return Fitted(model, features, task, whole.num_rows, chosen(model), scores, time.monotonic() - start)
+    return Fitted(model, features, task, whole.num_rows, chosen(model), scores, held, time.monotonic() - start)
 
 
 def chosen(model: Any) -> str:
     """In words; of several kernels the one with the largest share."""
     members = model._predictor.members
-    share = f" has the share {members[0].share:.2f} among {len(members)}" if len(members) > 1 else ""
-    return f"{type(model.kernel_).__name__} kernel{share}, alpha {model.alpha_:.3g}, {model.n_neighbors_} neighbors"
+    name, rest = type(model.kernel_).__name__, f"alpha {model.alpha_:.3g}, {model.n_neighbors_} neighbors"
+    if len(members) == 1:
+        return f"{name} kernel, {rest}"
+    return f"mix of {len(members)} kernels, of which {name} counts most ({100 * members[0].share:.0f} %): {rest}"
 
 
 def left_out_scores(model: Any, targets: list[str]) -> dict[str, dict[str, float]]:

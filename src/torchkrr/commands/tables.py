@@ -39,8 +39,8 @@ class Table(NamedTuple):
         """That these columns are there; if not, the nearest names that are."""
         for name in names:
             if name not in self.names:
-                near = difflib.get_close_matches(name, self.names, 1, cutoff=0.5)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
+                near = nearest_name(name, self.names)
+                hint = f" Did you mean {near!r}?" if near is not None else ""
                 raise InputError(f"{self.path} has no column {name!r}, {what}.{hint} Its columns: {listed(self.names)}.")
 
     def parts(self, columns: Sequence[str], rows: int) -> Iterator[Any]:
@@ -135,6 +135,18 @@ def open_table(path: str, delimiter: str | None = None) -> Table:
     if start == b"PAR1":
         raise FileError(f"{path} is a Parquet file. Rename it to end in .parquet.")
     return _open_text(where, delimiter or ("\t" if ending == ".tsv" else ","))
+
+
+def nearest_name(name: str, known: Sequence[str]) -> str | None:
+    """The known name most like this one, whichever letters are capitals, if one is like it at all.
+
+    Example:
+        >>> nearest_name("bmi", ["age", "BMI", "bmj"])
+        'BMI'
+    """
+    plain = [one.strip().casefold() for one in known]
+    near = difflib.get_close_matches(name.strip().casefold(), plain, 1, cutoff=0.5)
+    return known[plain.index(near[0])] if near else None
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:

@@ -16,13 +16,13 @@ from torch import Tensor
 from ..errors import FileError, InputError, KernelRidgeWarning
 from ..tuning.scores import Loss
 from .choose import choose
-from .columns import Array
+from .columns import Array, first_text
 from .members import Member
 from .predictor import Predictor, Unit
 from .reading import read_table, read_weights, tensor, wanted_of
 from .rows import Rows, different_points
 from .state import Plain, Tensors, parameters_from, plain_parameters, predictor_from, predictor_state
-from .storage import Stored, read_model, write_model
+from .storage import Stored, read_model, refuse_head, write_model
 from .table import TableEncoder, categorical_columns, fit_encoder
 from .threads import threads
 
@@ -154,6 +154,7 @@ class KernelRidgeBase(BaseEstimator):
 
     @classmethod
     def _from_stored(cls, path: str | os.PathLike[str], stored: Stored) -> Any:
+        refuse_head(path, stored)
         if stored.kind != cls.__name__:
             raise FileError(f"{path} holds a {stored.kind}, not a {cls.__name__}. torchkrr.estimators.load reads either.")
         try:
@@ -238,6 +239,14 @@ def read_targets(table: Any, y: Any) -> Array:
     """Numbers, `(n,)` or `(n, C)`, as float64."""
     if y is None:
         raise InputError("This estimator requires y to be passed, but the target y is None.")
-    values: Array = check_array(y, ensure_2d=False, allow_nd=False, dtype=np.float64, input_name="y")
+    try:
+        values: Array = check_array(y, ensure_2d=False, allow_nd=False, dtype=np.float64, input_name="y")
+    except ValueError:
+        text = first_text(y)
+        if text is None:
+            raise
+        raise InputError(
+            f"y must hold numbers for a regressor, got the text {text!r}. For classes use LocalKernelRidgeClassifier."
+        ) from None
     check_consistent_length(table, values)
     return values

@@ -58,6 +58,17 @@ def numbers(series: Any, name: str) -> Array:
     return values
 
 
+def first_text(values: Any) -> str | None:
+    """The first text in a column or an array that is not a number, if any is."""
+    for value in np.asarray(values, dtype=object).ravel().tolist():
+        if isinstance(value, str):
+            try:
+                float(value)
+            except ValueError:
+                return value
+    return None
+
+
 def levels(series: Any) -> Array:
     """A column as strings, `None` where a value is missing; equal numbers give equal strings, whatever their dtype."""
     given = series.to_list() if hasattr(series, "to_list") else list(series)

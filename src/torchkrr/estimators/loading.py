@@ -9,7 +9,7 @@ from ..errors import FileError
 from .base import KernelRidgeBase
 from .classifier import LocalKernelRidgeClassifier
 from .regressors import KernelRidgeRegressor, LocalKernelRidgeRegressor
-from .storage import read_model
+from .storage import read_model, refuse_head
 
 CLASSES: dict[str, type[KernelRidgeBase]] = {
     kind.__name__: kind for kind in (LocalKernelRidgeRegressor, KernelRidgeRegressor, LocalKernelRidgeClassifier)
@@ -31,6 +31,7 @@ def load(path: str | os.PathLike[str]) -> Any:
         True
     """
     stored = read_model(path)
+    refuse_head(path, stored)
     if stored.kind not in CLASSES:
         raise FileError(
             f"{path} holds an estimator of the class {stored.kind}, which is not one of {', '.join(CLASSES)}. "

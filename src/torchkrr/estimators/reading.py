@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..kernels import Kernel
 from ..tuning.scores import Loss
-from .columns import Array, column, is_frame, names_strings, width
+from .columns import Array, column, first_text, is_frame, names_strings, width
 from .wanted import PROFILES, Wanted
 
 FLOATS = (np.float64, np.float32)
@@ -24,7 +24,11 @@ FLOATS = (np.float64, np.float32)
 def read_table(estimator: Any, X: Any, *, reset: bool) -> Any:
     """X as a float array, or as it is where some columns are categories; names and number of columns are checked."""
     if not _has_categories(estimator, X, reset=reset):
-        return validate_data(estimator, X, dtype=FLOATS, ensure_all_finite="allow-nan", reset=reset)
+        try:
+            return validate_data(estimator, X, dtype=FLOATS, ensure_all_finite="allow-nan", reset=reset)
+        except ValueError:
+            _refuse_text(X, reset=reset)
+            raise
     if not is_frame(X):
         X = np.asarray(X, dtype=object)
         if X.ndim != 2:
@@ -35,6 +39,28 @@ def read_table(estimator: Any, X: Any, *, reset: bool) -> Any:
             f"X is empty: {_num_samples(X)} sample(s) and {width(X)} feature(s), while a minimum of 1 is required."
         )
     return X
+
+
+def _refuse_text(X: Any, *, reset: bool) -> None:
+    """An error of its own where numbers were expected and text came."""
+    table: Any = X if is_frame(X) else np.asarray(X, dtype=object)
+    if not is_frame(X) and table.ndim != 2:
+        return
+    found = {at: text for at in range(width(table)) if (text := first_text(column(table, at))) is not None}
+    if not found:
+        return
+    at, text = next(iter(found.items()))
+    if not reset:
+        raise InputError(
+            f"Column {at} of X holds the text {text!r}, but held numbers in the fit. "
+            "Correct the value, or give NaN if it is missing."
+        )
+    named = [str(table.columns[one]) for one in found] if is_frame(X) else list(found)
+    frame = "leave categorical_features at 'from_dtype'" if is_frame(X) else "pass a DataFrame (pandas or polars)"
+    raise InputError(
+        f"Column {named[0]!r} of X holds the text {text!r}, but is taken as numbers. "
+        f"To use text as categories, {frame}, or name the columns: categorical_features={named!r}."
+    )
 
 
 def _has_categories(estimator: Any, X: Any, *, reset: bool) -> bool:

@@ -24,6 +24,7 @@ from .state import Plain, Tensors
 FORMAT = "torchkrr"
 VERSION = 1
 STATE = "state"
+HEAD = "transfer head"  # the class of files that torchkrr transfer writes
 EXPECTED = "Expected a model written by save() of a torchkrr estimator"
 SIGNATURES = {
     b"\x89PNG": "a PNG picture",
@@ -77,6 +78,15 @@ def read_model(path: str | os.PathLike[str], *, expected: str = EXPECTED) -> Sto
     if STATE not in tensors or header.get("sha256") != _checksum(str(header.get("class")), tensors):
         raise FileError(f"{path} is damaged: its contents do not match their checksum. {expected}; copy or write it again.")
     return Stored(str(header["class"]), tensors, json.loads(tensors.pop(STATE).numpy().tobytes()))
+
+
+def refuse_head(path: str | os.PathLike[str], stored: Stored) -> None:
+    """Where an estimator for tables is needed."""
+    if stored.kind == HEAD:
+        raise FileError(
+            f"{path} is a head for images, written by torchkrr transfer, not a model of a table. "
+            f"Classify images with it: torchkrr classify {path} IMAGES."
+        )
 
 
 def _header(path: str | os.PathLike[str], metadata: dict[str, str] | None, expected: str) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..errors import FileError, InputError
 from ..estimators.state import kernel_from, kernel_plan
-from ..estimators.storage import Stored, read_model, write_model
+from ..estimators.storage import HEAD, Stored, read_model, write_model
 from ..nn import LocalKernelRidge
 
-KIND = "transfer head"
+KIND = HEAD
 EXPECTED = "Expected a head.safetensors written by torchkrr transfer"
 KERNEL = "kernel."
 

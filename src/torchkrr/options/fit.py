@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from typing import Any
 
@@ -25,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--neighbors", type=neighbors, default="auto", metavar="N", help="rows per prediction")
     add("--alpha", type=kinds.auto_or(float, "a number"), default="auto", metavar="X", help="ridge")
     add("--kernel", choices=KERNELS, default="auto", help="auto: by leave-one-out")
-    add("--seed", type=int, default=0, help="of the rows that choices are made on (0)")
+    add("--seed", type=int, default=0, help="of the rows that choices are made on, and of --folds (0)")
+    add("--folds", type=kinds.folds, metavar="K", help="also K-fold cross-validation, with all choices made in each fold")
     tables.add_delimiter(parser)
 
 
@@ -38,6 +40,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     for name, scores in fitted.scores.items():
         unit = "" if fitted.task == "classification" else f" (in units of {name})"
         print(f"left out  {', '.join(f'{tables.label(key)} {value:.4g}' for key, value in scores.items())}{unit}")
+    for name, held in (fitted.held or {}).items():
+        print(f"held out  {_held_line(name if len(args.target) > 1 else None, held, args.folds)}")
     print(f"time      {fitted.seconds:.1f} s")
     print(f"model     {args.out} ({size / 1000:.0f} kB)")
     return {
@@ -53,5 +57,21 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             "neighbors": int(fitted.model.n_neighbors_),
         },
         "left_out": fitted.scores,
+        "held_out": None if fitted.held is None else _plain(fitted.held),
         "seconds": fitted.seconds,
     }
+
+
+def _held_line(name: str | None, held: dict[str, Any], folds: int) -> str:
+    """Such as `RMSE 58.1 ± 3.2 (5 folds), coverage of 90 % 0.86`; with the name of the target where there are several."""
+    first, second = [key for key in ("rmse", "accuracy", "coverage90", "log_loss") if key in held]
+    of = "" if name is None else f" of {name}"
+    mean, error, _ = held[first]
+    # As many decimals as two digits of the error have.
+    decimals = max(0, 1 - math.floor(math.log10(error))) if 0 < error < math.inf else 3
+    main = f"{tables.label(first)}{of} {mean:.{decimals}f} ± {error:.{decimals}f} ({folds} folds)"
+    return f"{main}, {tables.label(second)} {held[second].mean:.2f}"
+
+
+def _plain(held: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {name: {key: score._asdict() for key, score in scores.items()} for name, scores in held.items()}

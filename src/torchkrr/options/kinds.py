@@ -21,6 +21,12 @@ def count(text: str) -> int:
     return int(text)
 
 
+def folds(text: str) -> int:
+    if not text.isdecimal() or int(text) < 2:
+        raise Wrong(f"must be a whole number of at least 2, such as 5, got {text!r}")
+    return int(text)
+
+
 def natural(text: str) -> int:
     if not text.isdecimal():
         raise Wrong(f"must be a whole number that is not negative, got {text!r}")
