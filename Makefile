@@ -114,8 +114,9 @@ docs: $(INSTALLED)
 	SITE=site $(BIN)/python -m pytest -q tests/website
 
 $(INSTALLED): pyproject.toml constraints.txt setup.py $(wildcard src/torchkrr/native/*.h src/torchkrr/native/*.cpp)
-	@echo "Setting up $(VENV); this takes a minute or two"
+	@echo "Setting up $(VENV): torch and the development tools, about 2 GB when installed (more with CUDA). Several minutes."
 	$(PYTHON) -m venv $(VENV)
+	@echo "Downloading, installing, and compiling the solver; pip says nothing until it is done"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $@
 

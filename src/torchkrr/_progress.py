@@ -28,10 +28,11 @@ class Progress:
         return self
 
     def advance(self, steps: int = 1, *, note: str | None = None) -> None:
+        """Without steps, the note says what begins now, and is shown at once."""
         self.done += steps
         self.note = self.note if note is None else note
         now = time.monotonic()
-        if self._live and now - self._last >= SECONDS_BETWEEN:
+        if self._live and (not steps or now - self._last >= SECONDS_BETWEEN):
             self._last = now
             self._stream.write("\r" + self.line() + "\x1b[K")
             self._stream.flush()

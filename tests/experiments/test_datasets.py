@@ -267,6 +267,20 @@ def test_a_list_that_cannot_be_used_is_an_error(tmp_path, rows, columns, words):
         open_dataset(str(write_manifest(tmp_path / "list.csv", rows, columns)))
 
 
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [("picture", "'pictures'"), ("Digit", "'digits'"), ("CIFAR-10", "'cifar10'"), ("pets", None), ("no/where", None)],
+)
+def test_a_name_that_is_almost_right_is_answered_with_the_right_one(tmp_path, monkeypatch, asked, hint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pictures").mkdir()
+    with pytest.raises(FileError) as found:
+        open_dataset(asked)
+    assert (f"Did you mean {hint}?" in str(found.value)) if hint else "Did you" not in str(found.value)
+    with pytest.raises(FileError, match=f"Did you mean '{tmp_path}/pictures'"):
+        open_dataset(str(tmp_path / "pictrues"))
+
+
 def test_other_paths_and_shares_are_errors(tmp_path):
     with pytest.raises(FileError, match="neither a name known here"):
         open_dataset(str(tmp_path / "nowhere"))

@@ -1,5 +1,6 @@
 """Each readout beside a formula, a loop, or another library."""
 
+import io
 import math
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from tests.experiments.labelled import digits, training
 from torch.nn.functional import cross_entropy
 
 from torchkrr import functional as F
+from torchkrr._progress import Progress
 from torchkrr.errors import InputError
 from torchkrr.experiments.lazy import (
     BlendedReadout,
@@ -21,7 +23,7 @@ from torchkrr.experiments.lazy import (
 )
 from torchkrr.experiments.lineup import LINEUP, readout_named
 from torchkrr.experiments.readouts import Training, quality
-from torchkrr.experiments.selecting import Search, choose
+from torchkrr.experiments.selecting import Search, choose, fewer_features
 from torchkrr.experiments.trained import LogisticRegression, TrainedHead
 from torchkrr.kernels import default_kernel
 from torchkrr.neighbors import nearest
@@ -203,3 +205,36 @@ def test_names_that_do_not_exist_are_errors():
         readout_named("skk")
     with pytest.raises(InputError, match=r"no normalizing map 'unit'\. Choose from unit norm"):
         choose(training(20), Search(maps=("unit",)))
+
+
+def test_points_in_fewer_dimensions_keep_their_distances_and_so_does_what_is_chosen(monkeypatch):
+    data = training(60)
+    generator = torch.Generator().manual_seed(0)
+    wide = data._replace(features=(data.features @ torch.randn(64, 300, generator=generator)).relu())
+    fewer = fewer_features(wide.features)
+    assert fewer.shape == (60, 60)
+    found, expected = (torch.cdist(x.double(), x.double()) for x in (fewer, wide.features))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
+    assert fewer_features(fewer) is fewer
+    quick = choose(wide, SMALL)
+    monkeypatch.setattr("torchkrr.experiments.selecting.fewer_features", lambda x: x)
+    slow = choose(wide, SMALL)
+    assert quick.map == slow.map
+    for name in ("num_neighbors", "ridge", "temperature"):
+        assert getattr(quick.selection, name) == getattr(slow.selection, name)
+    assert quick.selection.score == pytest.approx(slow.selection.score, rel=1e-4)
+    assert quick.selection.kernel(wide.features[:2], wide.features).shape == (2, 60)  # the kernel is one of all features
+
+
+def test_a_progress_line_shows_at_once_what_begins():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    with Progress("readouts", 2, shown=True, stream=Terminal()) as bar:
+        bar.advance(0, note="SK, 100 labels")
+        assert "0/2 in 0 s  SK, 100 labels" in bar._stream.getvalue()
+        bar.advance(note="SK, 100 labels: 90.0 %")
+        bar.advance(0, note="SK, selected, 100 labels")
+        assert "1/2" in bar._stream.getvalue()
+        assert "SK, selected, 100 labels" in bar._stream.getvalue()

@@ -57,6 +57,15 @@ def test_a_page_holds_what_was_recorded(outcome):
     assert f"is right on {100 * float(right.double().mean()):.1f} % of 40 test examples" in text
 
 
+def test_both_reports_say_what_the_names_of_readouts_mean(outcome):
+    for name in ("report.html", "report.md"):
+        text = (outcome.out / name).read_text()
+        assert "A readout turns features into scores of the classes. SK: local kernel ridge regression" in text
+        assert "; weighted kNN: votes of the 20 nearest training examples; SK, selected: SK with" in text
+        assert "HAN-SK" not in text  # which was not run
+        assert "The head in head.safetensors is SK, selected, SK with its settings chosen by leave-one-out" in text
+
+
 def test_mistakes_show_the_images_that_explain_them(outcome):
     inputs, head = outcome.inputs, outcome.head
     features, labels = inputs.test.features, (inputs.test.labels + 1) % 10  # all of them wrong
@@ -65,7 +74,7 @@ def test_mistakes_show_the_images_that_explain_them(outcome):
     confidences = [mistake.found.probability for mistake in examined.mistakes]
     assert confidences == sorted(confidences, reverse=True)
     assert not examined.doubtful
-    text = page(inputs, outcome.records, head, examined)
+    text = page(inputs, outcome.records, head, examined, outcome.made)
     assert text.count('class="mistake"') == 12
     shown = set(re.findall(r'<img class=pixels alt="([^"]*)" src="data:image/png;base64,([^"]*)"', text))
     assert len(shown) > 20
@@ -98,7 +107,8 @@ def test_many_classes_are_listed_instead_of_a_matrix(tmp_path, outcome):
     confusion[3, 5], confusion[2, 2] = 7, 9
     examined = examine(outcome.head, outcome.inputs.test.features, outcome.inputs.test.labels)
     head = outcome.head._replace(classes=names)
-    text = page(outcome.inputs, outcome.records, head, examined._replace(confusion=confusion, mistakes=[], doubtful=[]))
+    examined = examined._replace(confusion=confusion, mistakes=[], doubtful=[])
+    text = page(outcome.inputs, outcome.records, head, examined, outcome.made)
     assert "<td>class 3</td><td>class 5</td><td>7</td><td>7</td>" in text
     assert 'class="matrix"' not in text
     assert "makes none" in text
@@ -137,4 +147,4 @@ def test_a_page_on_features_names_rows(tmp_path, monkeypatch):
     monkeypatch.setitem(lineup.LINEUP, "sk-select", entry._replace(readout=lazy.SelectedReadout(QUICK)))
     found = transfer.run(config(write_features(tmp_path / "some.npz", 200), tmp_path / "out", seeds=1, readouts=("knn",)))
     examined = examine(found.head, found.inputs.test.features, (found.inputs.test.labels + 1) % 10)
-    assert re.search(r"row \d+ of the training part", page(found.inputs, found.records, found.head, examined))
+    assert re.search(r"row \d+ of the training part", page(found.inputs, found.records, found.head, examined, found.made))

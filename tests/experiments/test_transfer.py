@@ -1,8 +1,10 @@
 """Runs from data to report, on a features file and on a folder of images; interrupted ones give the same numbers."""
 
+import dataclasses
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from torchkrr.experiments.config import Config
 from torchkrr.experiments.heads import read_head
 from torchkrr.experiments.records import read_records
 from torchkrr.experiments.selecting import Search
+from torchkrr.tuning.scores import TEMPERATURES
 
 QUICK = Search(kernels=("exponential",), lengthscales=(1.0,), ridges=(1e-2,), num_neighbors=(10, 20), rows=60)
 FILES = {"records.jsonl", "figure.png", "report.html", "report.md", "head.safetensors"}
@@ -106,6 +109,57 @@ def test_a_head_of_another_run_is_replaced_and_a_lost_one_made_again(tmp_path):
     assert torch.equal(again.head.probabilities(query), first.head.probabilities(query))
 
 
+@pytest.mark.parametrize(
+    ("readouts", "asked", "expected"),
+    [
+        (("knn", "faded", "sk"), None, "faded"),
+        (("sk", "sk-select"), None, "sk-select"),
+        (("sk", "sk-select"), "sk", "sk"),
+        (("knn",), "sk-select", "sk-select"),
+        (("knn", "han-sk"), None, "sk"),
+    ],
+)
+def test_the_head_is_one_of_the_readouts_or_the_one_asked_for(tmp_path, readouts, asked, expected):
+    given = config(write_features(tmp_path / "some.npz", 150), tmp_path / "out", budgets=(50,), seeds=1, readouts=readouts)
+    found = transfer.run(dataclasses.replace(given, head=asked))
+    assert found.made.readout == expected
+    assert found.head.key == transfer.case_key(transfer.Case(expected, 50, 0), found.inputs)
+    assert [r["accuracy"] for r in found.records if r["readout"] == expected] in ([found.made.accuracy], [])
+    assert read_head(tmp_path / "out" / "head.safetensors").key == found.head.key
+
+
+def test_what_was_fitted_as_a_readout_is_not_fitted_again_for_the_head(tmp_path, monkeypatch):
+    fits, fit = [], lazy.LocalReadout.fit
+
+    def counted(self, training):
+        fits.append(len(training.labels))
+        return fit(self, training)
+
+    monkeypatch.setattr(lazy.LocalReadout, "fit", counted)
+    given = config(write_features(tmp_path / "some.npz"), tmp_path / "out", seeds=1, readouts=("sk", "knn"))
+    transfer.run(given)
+    assert fits == [50, 320]
+    transfer.run(given)
+    assert fits == [50, 320]
+
+
+def test_a_head_without_a_temperature_of_its_own_gets_that_of_the_least_left_out_loss(tmp_path):
+    found = transfer.run(config(write_features(tmp_path / "some.npz", 150), tmp_path / "out", seeds=1, readouts=("faded",)))
+    layer, values = found.head.layer, found.head.layer.values
+    left_out = []
+    for row in range(len(values)):
+        others = torch.arange(len(values)) != row
+        one = transfer.LocalKernelRidge(layer.centers[others], values[others], 100, kernel=layer.kernel, fade=True)
+        left_out.append(one(layer.centers[row : row + 1]))
+    means = torch.cat(left_out)
+
+    def loss(temperature):
+        return torch.nn.functional.cross_entropy(means / temperature, values.argmax(1))
+
+    assert loss(found.head.temperature) <= min(map(loss, TEMPERATURES.tolist())) + 1 / len(values) + 1e-4
+    assert loss(1.25 * found.head.temperature) > min(map(loss, TEMPERATURES.tolist())) + 1 / len(values)
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(tmp_path, how):
     data, out = write_features(tmp_path / "some.npz"), tmp_path / "out"
@@ -141,6 +195,8 @@ def test_the_command_prints_a_table(tmp_path, capsys):
     assert "320 training and 80 test examples of 10 classes; 64 features as given" in printed
     assert "weighted kNN" in printed
     assert str(pathlib.Path(out) / "report.html") in printed
+    last = printed.splitlines()[-1]
+    assert re.fullmatch(rf"head: SK, right on \d+\.\d % of the test examples \({out}/head.safetensors\)", last)
     assert main([*given, "--out", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(cell["readout"], cell["budget"]) for cell in found["results"]] == [
@@ -148,8 +204,14 @@ def test_the_command_prints_a_table(tmp_path, capsys):
     ]
     assert found["reused"] == found["records"] == 4
     assert str(pathlib.Path(out) / "report.html") in found["written"]
+    accuracy = found["results"][1]["accuracy"]
+    path = str(out / "head.safetensors")
+    assert found["head"] == {"readout": "sk", "title": "SK", "accuracy": accuracy, "path": path}
+    assert f"{100 * accuracy:.1f} %" in last
     text = (out / "report.md").read_text()
+    assert f"It is right on {100 * accuracy:.1f} % of 80 test examples." in text
     assert "Made by `torchkrr transfer --dataset some.npz --budgets 50,all --seeds 1 --readouts sk,knn`" in text
+    assert "where files stand without their folders" in text
     assert all(f"{100 * cell['accuracy']:.1f}" in text for cell in found["results"])
     assert str(tmp_path) not in text
 
@@ -161,6 +223,8 @@ def test_the_command_prints_a_table(tmp_path, capsys):
         (("--budgets", "1"), "numbers of labels"),
         (("--readouts", "sk,nothing"), "no readout 'nothing'"),
         (("--seeds", "0"), "whole number"),
+        (("--head", "knn"), "The readout 'knn' cannot be written as a head. Choose from sk, sk-select, faded."),
+        (("--head", "nothing"), "no readout 'nothing'"),
     ],
 )
 def test_options_that_make_no_sense_are_usage_errors(capsys, arguments, message):
@@ -176,6 +240,20 @@ def test_a_device_that_is_not_there_is_an_error_before_anything_else(command, de
     message = fails(capsys, command, "--dataset", "nowhere", "--device", device, "--out", tmp_path / "out", "--quiet")
     assert f"device must be one that torch can use here, such as cpu, got '{device}'" in message
     assert not (tmp_path / "out").exists()
+
+
+def test_a_budget_larger_than_the_data_is_said_to_be(tmp_path, capsys):
+    data, out = write_features(tmp_path / "some.npz", 100), tmp_path / "out"
+    asked = ["transfer", "--dataset", str(data), "--seeds", "1", "--readouts", "knn", "--out", str(out)]
+    note = "There are 80 training examples, fewer than the 90 and 1,000 labels asked for: all are used instead."
+    assert main([*asked, "--budgets", "50,90,1000"]) == 0
+    assert note in capsys.readouterr().out.splitlines()
+    assert note in (out / "report.md").read_text()
+    assert note in (out / "report.html").read_text()
+    assert main([*asked, "--budgets", "50,90,1000", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == [note]
+    assert main(asked) == 0  # the default, which nobody asked for
+    assert "asked for" not in capsys.readouterr().out
 
 
 def test_a_run_of_nothing_is_an_error():

@@ -9,7 +9,7 @@ from .._checks import check_device
 from ..errors import InputError
 from ..models.pooling import Pooling
 from .command_lines import command_line
-from .lineup import LINEUP, readout_named
+from .lineup import LINEUP, default_head, head_named, readout_named
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Config:
         budgets: numbers of labels; `None` is all.
         seeds: subsamples of each budget below all.
         readouts: names in `lineup.LINEUP`.
+        head: which readout is written as a head; `None` is `sk-select` if it is among the readouts, else the first of them
+            that can be written, else `sk`.
         out: folder for records, figure, report and head.
         cache: folder for features; `None` is a folder `features` inside `out`.
         test_share, split_seed: of the test part, where the data do not bring their own.
@@ -47,6 +49,7 @@ class Config:
     budgets: tuple[int | None, ...] = (100, 1000, 10_000, None)
     seeds: int = 5
     readouts: tuple[str, ...] = tuple(LINEUP)
+    head: str | None = None
     out: str = "runs/transfer"
     cache: str | None = None
     test_share: float = 0.2
@@ -62,12 +65,19 @@ class Config:
             raise InputError(f"seeds must be at least 1, got {self.seeds}.")
         for name in self.readouts:
             readout_named(name)
+        if self.head is not None:
+            head_named(self.head)
         check_device(self.device)
 
     @property
     def network(self) -> str:
         """The name of the backbone."""
         return self.backbone or ("digits" if self.dataset == "digits" else "resnet18")
+
+    @property
+    def head_readout(self) -> str:
+        """The name of the readout that is written as a head."""
+        return self.head or default_head(self.readouts)
 
     @property
     def command(self) -> str:
@@ -92,3 +102,17 @@ class Config:
             [100, 500]
         """
         return sorted({count if budget is None else min(budget, count) for budget in self.budgets})
+
+    def larger_than(self, count: int) -> str:
+        """A sentence on budgets that were asked for and are larger than `count`, or nothing.
+
+        Example:
+            >>> Config(budgets=(100, 1000)).larger_than(384)
+            'There are 384 training examples, fewer than the 1,000 labels asked for: all are used instead.'
+        """
+        default = next(field.default for field in fields(self) if field.name == "budgets")
+        larger = sorted({budget for budget in self.budgets if budget is not None and budget > count})
+        if not larger or self.budgets == default:  # which nobody asked for
+            return ""
+        asked = " and ".join(f"{budget:,}" for budget in larger)
+        return f"There are {count:,} training examples, fewer than the {asked} labels asked for: all are used instead."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 import pathlib
 
@@ -47,8 +48,10 @@ def open_dataset(name_or_path: str, *, test_share: float = 0.2, seed: int = 0) -
     if path.is_dir():
         return open_folder(path, test_share=test_share, seed=seed)
     if not path.is_file():
+        near = _near(path)
         raise FileError(
             f"The dataset {name_or_path} is neither a name known here ({', '.join(NAMES)}) nor a file or folder that exists."
+            + (f" Did you mean {near!r}?" if near else "")
         )
     if path.suffix.lower() == ".npz":
         return open_archive(path, test_share=test_share, seed=seed)
@@ -62,6 +65,17 @@ def open_dataset(name_or_path: str, *, test_share: float = 0.2, seed: int = 0) -
 def cache_folder() -> pathlib.Path:
     """Where data sets that were downloaded are kept."""
     return pathlib.Path.home() / ".cache" / "torchkrr"
+
+
+def _near(path: pathlib.Path) -> str | None:
+    """A name known here, or of something beside the path that is not there, which is almost the same."""
+    known = dict.fromkeys(NAMES, "") if path.parent == pathlib.Path() else {}
+    with contextlib.suppress(OSError):  # a folder that is not there, or may not be read
+        known |= {other.name: str(other) for other in sorted(path.parent.iterdir()) if not other.name.startswith(".")}
+    # Without regard to capitals.
+    lower = {name.lower(): where or name for name, where in known.items()}
+    found = difflib.get_close_matches(path.name.lower(), lower, 1)
+    return lower[found[0]] if found else None
 
 
 def _digits(test_share: float, seed: int) -> Split:

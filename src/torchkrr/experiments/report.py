@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from .examining import Examination, Group, Shown, examine
 from .figures import Look, draw_budgets, draw_indicator
 from .heads import Head
 from .inputs import Inputs
+from .lineup import readout_named
 from .pages import figure_tag, filled, write_page
 from .pictures import Pictures
 from .records import Record
@@ -25,21 +26,35 @@ MOST_CLASSES = 20  # of a matrix that can be read
 LISTED = 12  # confusions otherwise
 
 
-def write_report(path: str | os.PathLike[str], inputs: Inputs, records: Sequence[Record], head: Head) -> None:
+class Made(NamedTuple):
+    """What a head was made from, and how good it is."""
+
+    readout: str
+    title: str
+    accuracy: float  # on the test part
+
+
+def write_report(
+    path: str | os.PathLike[str], inputs: Inputs, records: Sequence[Record], head: Head, readout: str, note: str = ""
+) -> Made:
+    """The page, with a close look at the head; `readout` is what it was made from."""
     examined = examine(head, inputs.test.features, inputs.test.labels)
-    write_page(path, page(inputs, records, head, examined))
+    made = Made(readout, readout_named(readout).title, examined.accuracy)
+    write_page(path, page(inputs, records, head, examined, made, note))
+    return made
 
 
-def page(inputs: Inputs, records: Sequence[Record], head: Head, examined: Examination) -> str:
+def page(inputs: Inputs, records: Sequence[Record], head: Head, examined: Examination, made: Made, note: str = "") -> str:
     cells = summarize(records)
     groups = examined.groups
     return filled(
         "report.html",
         title=_title(inputs),
         data=inputs.described,
-        result=html.escape(_result(cells, examined, len(inputs.test.labels))),
+        result=html.escape(_result(cells, made, len(inputs.test.labels))),
         table=_table(cells),
-        table_note=html.escape(_table_note(cells)),
+        table_note=html.escape(" ".join(filter(None, (_table_note(cells), note)))),
+        readouts=html.escape(_readouts(cells)),
         budgets_figure=figure_tag("Accuracy and time against the budget", lambda look: draw_budgets(cells, look)),
         confusions=_confusions(examined.confusion, head.classes),
         indicator_figure=figure_tag("Accuracy against the error indicator", lambda look: _draw_groups(groups, look)),
@@ -49,32 +64,46 @@ def page(inputs: Inputs, records: Sequence[Record], head: Head, examined: Examin
     )
 
 
-def markdown(inputs: Inputs, records: Sequence[Record], command: str) -> str:
+def markdown(inputs: Inputs, records: Sequence[Record], made: Made, note: str, command: str) -> str:
     """The tables of the page, for people who read text."""
     cells = summarize(records)
     parts = [
         inputs.described + ".",
         markdown_table(accuracy_rows(cells)),
-        _errors(cells),
+        " ".join(filter(None, (_errors(cells), note))),
+        _readouts(cells),
+        _head(made, len(inputs.test.labels)),
         markdown_table(second_rows(cells)),
     ]
-    return markdown_page(_title(inputs), command, records[-1]["versions"], [part for part in parts if part])
+    return markdown_page(_title(inputs), command, records[-1]["versions"], parts)
 
 
 def _title(inputs: Inputs) -> str:
     return f"{inputs.name}: heads on frozen features"
 
 
-def _result(cells: Sequence[Cell], examined: Examination, num_test: int) -> str:
+def _head(made: Made, num_test: int) -> str:
+    return (
+        f"The head in head.safetensors is {made.title}, {readout_named(made.readout).text}. It is right on "
+        f"{100 * made.accuracy:.1f} % of {num_test:,} test examples."
+    )
+
+
+def _readouts(cells: Sequence[Cell]) -> str:
+    """One sentence for each, so that nobody has to look up a name. Kernel readouts are often unknown, SK first of all."""
+    titles = {cell.readout: cell.title for cell in cells}
+    if any(title.startswith("SK, ") for title in titles.values()):
+        titles = {"sk": readout_named("sk").title, **titles}  # the others refer to it
+    said = "; ".join(f"{title}: {readout_named(name).text}" for name, title in titles.items())
+    return f"A readout turns features into scores of the classes. {said}."
+
+
+def _result(cells: Sequence[Cell], made: Made, num_test: int) -> str:
     largest = max(cell.budget for cell in cells)
     most = max(cell.accuracy for cell in cells if cell.budget == largest)
     best = [cell.title for cell in cells if cell.budget == largest and cell.accuracy == most]
     who = f"the best readout of this run is {best[0]}" if len(best) == 1 else f"{len(best)} readouts share the first place"
-    return (
-        f"The head written to head.safetensors, local kernel ridge regression with settings chosen by leave-one-out on the "
-        f"training examples, is right on {100 * examined.accuracy:.1f} % of {num_test:,} test examples. "
-        f"With {largest:,} labels {who} with {100 * most:.1f} %."
-    )
+    return f"{_head(made, num_test)} With {largest:,} labels {who} with {100 * most:.1f} %."
 
 
 def _table(cells: Sequence[Cell]) -> str:

@@ -11,11 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..errors import InputError
 from ..kernels import Exponential, Gaussian, Kernel, Matern32
+from ..nn import LocalKernelRidge
 from ..transforms import Compose, MeanDistance, Standardize, StandardMean, Transform, UnitNorm
-from ..tuning import Selection, select
+from ..tuning import Selection, local_leave_one_out, select
+from ..tuning.leave_one_out import sample_rows
+from ..tuning.scores import best_temperature
 from .readouts import Training
 
 MAPS: dict[str, Callable[[], Transform]] = {
@@ -61,6 +65,7 @@ class Search:
 
 
 EVERYTHING = Search()
+TEMPERATURE_ROWS = 1000
 
 
 class Choice(NamedTuple):
@@ -102,12 +107,29 @@ def choose(training: Training, search: Search) -> Choice:
     return Choice(best, found, screened)
 
 
+@torch.no_grad()
+def left_out_temperature(layer: LocalKernelRidge) -> float:
+    """The temperature of a layer whose other settings are given: that of the least leave-one-out log-loss."""
+    centers, values = layer.centers, layer.values
+    left_out = local_leave_one_out(
+        centers,
+        values,
+        min(layer.num_neighbors, len(centers) - 1),
+        kernel=layer.kernel,
+        ridge=layer.ridge,
+        trend=layer.trend,
+        fade=layer.fade,
+        rows=sample_rows(len(centers), TEMPERATURE_ROWS, 0, centers.device),
+    )
+    return float(best_temperature(left_out.means, values[left_out.rows]))
+
+
 def _select_on(name: str, training: Training, search: Search) -> tuple[Transform, Selection]:
     """A fitted map, and the best settings on what it gives."""
     fitted = MAPS[name]().fit(training.features)
     most = len(training.features) - 1
     return fitted, select(
-        fitted(training.features),
+        fewer_features(fitted(training.features)),
         training.one_hot(),
         kernels=[KERNELS[kernel]() for kernel in search.kernels],
         lengthscales=search.lengthscales,
@@ -118,3 +140,18 @@ def _select_on(name: str, training: Training, search: Search) -> tuple[Transform
         num_samples=search.rows,
         seed=training.seed,
     )
+
+
+def fewer_features(x: Tensor) -> Tensor:
+    """Points with the same distances in as few dimensions as there are points; a search compares them many hundred times.
+
+    Example:
+        >>> x = torch.randn(20, 500)
+        >>> torch.allclose(torch.cdist(fewer_features(x), fewer_features(x)), torch.cdist(x, x), atol=1e-4)
+        True
+    """
+    if len(x) >= x.shape[1]:
+        return x
+    # Of x^T = Q R the columns of R are the rows of x in the orthonormal basis Q of their span.
+    columns: Tensor = torch.linalg.qr(x.double().T, mode="r").R
+    return columns.T.to(x.dtype).contiguous()

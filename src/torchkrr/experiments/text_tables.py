@@ -28,6 +28,6 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
 
 def markdown_page(title: str, command: str, versions: Mapping[str, str], parts: Sequence[str]) -> str:
     """Paragraphs and tables that were made by a command, with the versions of what made them."""
-    made = f"Made by `{command}`; records in `records.jsonl`."
+    made = f"Made by `{command}`, where files stand without their folders; records in `records.jsonl`."
     known = "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."
     return "\n\n".join([f"# {title}", made, *parts, known]) + "\n"

@@ -25,11 +25,12 @@ from .folders import made_folder
 from .heads import Head, read_head, write_head
 from .inputs import Inputs, read_inputs
 from .lazy import PlannedReadout
-from .lineup import SELECTED, readout_named
+from .lineup import readout_named
 from .pages import write_page
 from .readouts import Fitted, Quality, Training, quality
 from .records import Record, Records, fingerprint, versions
-from .report import markdown, write_report
+from .report import Made, markdown, write_report
+from .selecting import left_out_temperature
 from .sharded import fit_sharded, whole
 from .subsamples import budget_rows
 from .summary import Cell, summarize
@@ -45,6 +46,8 @@ class Outcome(NamedTuple):
     cells: list[Cell]
     reused: int  # records that were there already
     head: Head
+    made: Made  # from which readout, and how good it is
+    note: str  # on what was asked for and could not be; mostly empty
     out: pathlib.Path
 
 
@@ -95,18 +98,19 @@ def run_together(config: Config, team: Alone, *, progress: bool = False) -> Outc
             found.append(record)
             bar.advance(note=f"{title}, {case.budget:,} labels: {100 * record['accuracy']:.1f} %")
     reused = sum(record is not None for record in known)
-    return team.only_first(_finished, config, inputs, found, reused, head, out)
+    return team.only_first(_finished, config, inputs, found, reused, head, out, progress)
 
 
 def _finished(
-    config: Config, inputs: Inputs, found: list[Record], reused: int, head: Head | None, out: pathlib.Path
+    config: Config, inputs: Inputs, found: list[Record], reused: int, head: Head | None, out: pathlib.Path, progress: bool
 ) -> Outcome:
-    head = head or _stored_head(config, inputs, out)
+    head = head or _stored_head(config, inputs, out, progress)
     cells = summarize(found)
+    note = config.larger_than(len(inputs.train.labels))
     write_figure(out / "figure.png", cells)
-    write_report(out / "report.html", inputs, found, head)
-    write_page(out / "report.md", markdown(inputs, found, config.command))
-    return Outcome(inputs, found, cells, reused, head, out)
+    made = write_report(out / "report.html", inputs, found, head, config.head_readout, note)
+    write_page(out / "report.md", markdown(inputs, found, made, note, config.command))
+    return Outcome(inputs, found, cells, reused, head, made, note, out)
 
 
 def cases(config: Config, count: int) -> Iterator[Case]:
@@ -182,10 +186,10 @@ def _record(case: Case, inputs: Inputs, measured: Measured, num_ranks: int) -> R
 
 def head_case(config: Config, inputs: Inputs) -> Case:
     """Whose readout becomes the head."""
-    return Case(SELECTED, config.budgets_of(len(inputs.train.labels))[-1], 0)
+    return Case(config.head_readout, config.budgets_of(len(inputs.train.labels))[-1], 0)
 
 
-def _stored_head(config: Config, inputs: Inputs, out: pathlib.Path) -> Head:
+def _stored_head(config: Config, inputs: Inputs, out: pathlib.Path, progress: bool) -> Head:
     """The head of an earlier run if it is the same, else a new one."""
     case = head_case(config, inputs)
     path = out / "head.safetensors"
@@ -195,18 +199,23 @@ def _stored_head(config: Config, inputs: Inputs, out: pathlib.Path) -> Head:
             return head
     except FileError:
         pass  # none yet, or none of ours
-    return _new_head(readout_named(SELECTED).readout.fit(_training(case, inputs)), case, inputs, out)
+    entry = readout_named(case.readout)
+    with Progress("head", 1, shown=progress) as bar:
+        bar.advance(0, note=f"{entry.title}, {case.budget:,} labels")
+        head = _new_head(entry.readout.fit(_training(case, inputs)), case, inputs, out)
+        bar.advance()
+    return head
 
 
 def _new_head(fitted: Fitted | None, case: Case, inputs: Inputs, out: pathlib.Path) -> Head:
     """Written, too."""
     assert fitted is not None
     assert isinstance(fitted.layer, LocalKernelRidge)
-    assert fitted.temperature is not None
     layer = whole(fitted.layer, _training(case, inputs))
+    temperature = left_out_temperature(layer) if fitted.temperature is None else fitted.temperature
     rows = budget_rows(inputs.train.labels, case.budget, case.seed).tolist()
     items = [inputs.train.source.describe(row) for row in rows]
-    head = Head(layer, fitted.temperature, inputs.classes, items, inputs.backbone, case_key(case, inputs))
+    head = Head(layer, temperature, inputs.classes, items, inputs.backbone, case_key(case, inputs))
     write_head(out / "head.safetensors", head)
     return head
 

@@ -6,6 +6,7 @@ import argparse
 import importlib
 from typing import Any
 
+from ..errors import KernelRidgeError
 from . import frozen, kinds
 from .interrupts import resumable
 
@@ -22,6 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,N,all",
         help="labels (100,1000,10000,all)",
     )
+    readouts.add_argument(
+        "--head",
+        type=_head,
+        metavar="NAME",
+        help="readout to write as a head: sk, sk-select, faded (sk-select if run)",
+    )
     frozen.add_results(parser, "runs/transfer")
     parser.add_argument("--timeout", type=kinds.count, default=60, metavar="S", help="of torchrun: wait for others (60 s)")
 
@@ -30,7 +37,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     # Late: --help needs none of it. First, so that the extra which is named is enough for the rest.
     extra = "demo" if (args.backbone or args.dataset) == "digits" else "vision"
     importlib.import_module("..experiments.extras", __package__).needed("sklearn", "torchkrr transfer", extra=extra)
-    config = importlib.import_module("..experiments.config", __package__).Config(**frozen.given(args, "layer", "budgets"))
+    given = frozen.given(args, "layer", "budgets", "head")
+    config = importlib.import_module("..experiments.config", __package__).Config(**given)
     transfer = importlib.import_module("..experiments.transfer", __package__)
     summary = importlib.import_module("..experiments.summary", __package__)
     team = importlib.import_module("..distributed.team", __package__)
@@ -39,4 +47,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if outcome is None:  # not the first of several processes
         return {}
     written = [outcome.out / name for name in transfer.WRITTEN]
-    return frozen.show(outcome, summary.text_table(outcome.cells), written)
+    notes = [outcome.note] if outcome.note else []
+    shown = frozen.show(outcome, summary.text_table(outcome.cells), written, *notes)
+    made, path = outcome.made, outcome.out / "head.safetensors"
+    print(f"head: {made.title}, right on {100 * made.accuracy:.1f} % of the test examples ({path})")
+    return {**shown, "notes": notes, "head": {**made._asdict(), "path": path}}
+
+
+def _head(text: str) -> str:
+    try:
+        importlib.import_module("..experiments.lineup", __package__).head_named(text)
+    except KernelRidgeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
