@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     # Late: --help needs none of it. First, so that the extra which is named is enough for the rest.
-    importlib.import_module("..experiments.extras", __package__).needed("sklearn", "torchkrr classify")
+    needed = importlib.import_module("..experiments.extras", __package__).needed
+    for package in ("sklearn", "safetensors"):
+        needed(package, "torchkrr classify")
     heads, asking, classifying = (
         importlib.import_module(f"..experiments.{name}", __package__) for name in ("heads", "asked_images", "classify")
     )

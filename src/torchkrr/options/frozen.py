@@ -56,6 +56,14 @@ def add_results(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--cache", metavar="DIR", help="features (DIR/features)")
 
 
+def check_packages(command: str, args: argparse.Namespace) -> None:
+    """What a run needs to its end, before it begins; the extra that is named is enough for the rest."""
+    needed = importlib.import_module("..experiments.extras", __package__).needed
+    extra = "demo" if (args.backbone or args.dataset) == "digits" else "vision"
+    for package in ("sklearn", "safetensors", "matplotlib"):
+        needed(package, f"torchkrr {command}", extra=extra)
+
+
 def given(args: argparse.Namespace, *more: str) -> dict[str, Any]:
     """The fields of a configuration: the shared ones, those named, and readouts if some were asked for."""
     found = {name: getattr(args, name) for name in (*SHARED, *more)}

@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
+    frozen.check_packages("probe", args)
     # Late: --help needs none of it.
     config_of = importlib.import_module("..experiments.probe_config", __package__).ProbeConfig
     probe = importlib.import_module("..experiments.probe", __package__)

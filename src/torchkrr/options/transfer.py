@@ -34,9 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    # Late: --help needs none of it. First, so that the extra which is named is enough for the rest.
-    extra = "demo" if (args.backbone or args.dataset) == "digits" else "vision"
-    importlib.import_module("..experiments.extras", __package__).needed("sklearn", "torchkrr transfer", extra=extra)
+    frozen.check_packages("transfer", args)
+    # Late: --help needs none of it.
     given = frozen.given(args, "layer", "budgets", "head")
     config = importlib.import_module("..experiments.config", __package__).Config(**given)
     transfer = importlib.import_module("..experiments.transfer", __package__)
