@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import sys
 import typing
 
 import pytest
