@@ -15,7 +15,7 @@ PACKAGE = pathlib.Path(torchkrr.__file__).parent
 LAYERS = [
     {"__version__", "errors"},
     {"_threads"},
-    {"_checks", "_chunking", "_extras", "_files", "_native", "_precision", "_progress", "_state"},
+    {"_checks", "_chunking", "_extras", "_files", "_names", "_native", "_precision", "_progress", "_state"},
     {"distances"},
     {"_radial"},
     {"transforms"},

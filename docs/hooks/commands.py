@@ -29,13 +29,12 @@ def commands_page() -> str:
     (commands,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
     sections = [INTRODUCTION]
     for name, command in commands.choices.items():
-        own = [
-            action for group in command._action_groups if group.title != "all commands" for action in group._group_actions
-        ]
+        groups = {group.title: group._group_actions for group in command._action_groups}
+        shared = groups.pop("all commands")
+        own = [action for actions in groups.values() for action in actions]
         sections.append(f"## torchkrr {name}\n\n{command.description}\n\n{_table(own)}")
-    (shared,) = (group for group in command._action_groups if group.title == "all commands")
     ending = ENDING[0].upper() + ENDING[1:]
-    sections.append(f"## All commands\n\n{_table(shared._group_actions)}\n{ending}.\n")
+    sections.append(f"## All commands\n\n{_table(shared)}\n{ending}.\n")
     return "\n".join(sections)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import pathlib
 import re
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from .._names import nearest_name
 from ..errors import FileError, InputError
 
 PARQUET = (".parquet", ".pq")
@@ -135,18 +135,6 @@ def open_table(path: str, delimiter: str | None = None) -> Table:
     if start == b"PAR1":
         raise FileError(f"{path} is a Parquet file. Rename it to end in .parquet.")
     return _open_text(where, delimiter or ("\t" if ending == ".tsv" else ","))
-
-
-def nearest_name(name: str, known: Sequence[str]) -> str | None:
-    """The known name most like this one, whichever letters are capitals, if one is like it at all.
-
-    Example:
-        >>> nearest_name("bmi", ["age", "BMI", "bmj"])
-        'BMI'
-    """
-    plain = [one.strip().casefold() for one in known]
-    near = difflib.get_close_matches(name.strip().casefold(), plain, 1, cutoff=0.5)
-    return known[plain.index(near[0])] if near else None
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._checks import check_at_least_one
-from ..tuning.leave_one_out import local_leave_one_out, sample_rows
+from ..tuning.leave_one_out import leave_one_out_of, sample_rows
 from .heads import Head
 
 MOST_LEFT_OUT = 500  # training examples that indicators are compared with
@@ -27,7 +28,6 @@ class Classified(NamedTuple):
     label: str
     probability: float
     indicator: float  # local error indicator: 0 at a training example, 1 far from all
-    typicality: float  # share of the training examples, each predicted from the others, whose indicator is as large
     probabilities: Tensor  # (C,)
     because: tuple[Because, ...]  # largest weights first
 
@@ -47,7 +47,6 @@ def classify(head: Head, features: Tensor, *, explained: int = 5) -> list[Classi
     check_at_least_one("explained", explained)
     probabilities = head.probabilities(features)
     indicators = head.layer.power_function(features).tolist()
-    usual = left_out_indicators(head)
     indices, weights = head.layer.explain(features)
     order = weights.abs().argsort(dim=1, descending=True, stable=True)[:, :explained]
     labels = head.layer.values.argmax(1)
@@ -58,25 +57,16 @@ def classify(head: Head, features: Tensor, *, explained: int = 5) -> list[Classi
             Because(center, head.items[center], head.classes[int(labels[center])], weight)
             for center, weight in zip(indices[row, order[row]].tolist(), weights[row, order[row]].tolist(), strict=True)
         )
-        typicality = float((usual >= indicators[row]).double().mean())
-        found.append(Classified(head.classes[best], float(own[best]), indicators[row], typicality, own, because))
+        found.append(Classified(head.classes[best], float(own[best]), indicators[row], own, because))
     return found
 
 
-def left_out_indicators(head: Head, *, most: int = MOST_LEFT_OUT) -> Tensor:
-    """The error indicators of training examples, each predicted from the others; of many, a sample of `most`."""
-    layer = head.layer
-    if layer.num_centers < 2:
-        return torch.ones(1)
-    return local_leave_one_out(
-        layer.centers,
-        layer.values,
-        min(layer.num_neighbors, layer.num_centers - 1),
-        kernel=layer.kernel,
-        ridge=layer.ridge,
-        trend=layer.trend,
-        fade=layer.fade,
-        normalize=layer.normalize,
-        on_singular=layer.on_singular,
-        rows=sample_rows(layer.num_centers, most, 0, layer.centers.device),
-    ).powers
+@torch.no_grad()
+def typicality(head: Head, found: Sequence[Classified], *, most: int = MOST_LEFT_OUT) -> list[float]:
+    """For each classification the share of the training examples, predicted from the others, with as large an indicator.
+
+    Of many training examples a sample of `most` is looked at.
+    """
+    rows = sample_rows(head.layer.num_centers, most, 0, head.layer.centers.device)
+    usual = leave_one_out_of(head.layer, rows).powers
+    return [float((usual >= one.indicator).double().mean()) for one in found]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import io
 import pathlib
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 
 from .._files import replacing
+from .._names import nearest_name
 from ..errors import FileError
 from ._torchvision import torchvision_module
 from .archives import open_archive
@@ -69,13 +69,11 @@ def cache_folder() -> pathlib.Path:
 
 def _near(path: pathlib.Path) -> str | None:
     """A name known here, or of something beside the path that is not there, which is almost the same."""
-    known = dict.fromkeys(NAMES, "") if path.parent == pathlib.Path() else {}
+    known = {name: name for name in NAMES} if path.parent == pathlib.Path() else {}
     with contextlib.suppress(OSError):  # a folder that is not there, or may not be read
         known |= {other.name: str(other) for other in sorted(path.parent.iterdir()) if not other.name.startswith(".")}
-    # Without regard to capitals.
-    lower = {name.lower(): where or name for name, where in known.items()}
-    found = difflib.get_close_matches(path.name.lower(), lower, 1)
-    return lower[found[0]] if found else None
+    near = nearest_name(path.name, list(known), alike=0.6)
+    return None if near is None else known[near]
 
 
 def _digits(test_share: float, seed: int) -> Split:

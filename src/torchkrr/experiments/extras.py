@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from types import ModuleType
 
 from .._extras import install_command
@@ -23,3 +24,9 @@ def needed(module: str, what: str, *, extra: str = "vision") -> ModuleType:
         if error.name is None or error.name.split(".")[0] != package:
             raise
         raise MissingExtraError(f"{what} needs {package}, which is not installed: {install_command(extra)}.") from None
+
+
+def all_needed(modules: Sequence[str], what: str, *, extra: str = "vision") -> None:
+    """First of all, so that the extra which is named is enough for the rest."""
+    for module in modules:
+        needed(module, what, extra=extra)

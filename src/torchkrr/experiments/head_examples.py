@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import fnmatch
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from .._names import nearest_name
 from ..errors import InputError, ShapeError
 from .heads import Head
 
@@ -66,8 +66,8 @@ def without_examples(head: Head, patterns: Sequence[str]) -> Head:
     for pattern in patterns:
         found = {row for row, item in enumerate(head.items) if item == pattern or fnmatch.fnmatchcase(item, pattern)}
         if not found:
-            near = difflib.get_close_matches(pattern, head.items, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"Its examples have names such as {head.items[0]}."
+            near = nearest_name(pattern, head.items)
+            hint = f"Did you mean {near}?" if near is not None else f"Its examples have names such as {head.items[0]}."
             raise InputError(f"The head has no example {pattern}. {hint}")
         unwanted |= found
     layer = copy.deepcopy(head.layer)

@@ -57,7 +57,7 @@ class Run:
     def train(self, report: Report | None = None) -> None:
         """Play on until `config.episodes` have been played, or the game is solved if that is enough."""
         written = len(self.episodes)
-        while len(self.episodes) < self.config.episodes and not (self.config.stop_when_solved and self.solved):
+        while len(self.episodes) < self.config.episodes and not (self.config.stop_when_solved and self.is_solved()):
             self.episodes.append(self._episode(len(self.episodes)))
             if report is not None:
                 report(len(self.episodes), self.episodes[-1])
@@ -73,8 +73,7 @@ class Run:
         spec = self.game.environment.spec
         return None if spec is None else spec.reward_threshold
 
-    @property
-    def solved(self) -> bool:
+    def is_solved(self) -> bool:
         """Whether the last game, and 20 more without exploration, which are neither for training nor for evaluation,
         are above the threshold on average."""
         if self.threshold is None or not self.episodes or self.episodes[-1].reward < self.threshold:

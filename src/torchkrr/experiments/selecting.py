@@ -17,8 +17,8 @@ from ..errors import InputError
 from ..kernels import Exponential, Gaussian, Kernel, Matern32
 from ..nn import LocalKernelRidge
 from ..transforms import Compose, MeanDistance, Standardize, StandardMean, Transform, UnitNorm
-from ..tuning import Selection, local_leave_one_out, select
-from ..tuning.leave_one_out import sample_rows
+from ..tuning import Selection, select
+from ..tuning.leave_one_out import leave_one_out_of, sample_rows
 from ..tuning.scores import best_temperature
 from .readouts import Training
 
@@ -110,18 +110,8 @@ def choose(training: Training, search: Search) -> Choice:
 @torch.no_grad()
 def left_out_temperature(layer: LocalKernelRidge) -> float:
     """The temperature of a layer whose other settings are given: that of the least leave-one-out log-loss."""
-    centers, values = layer.centers, layer.values
-    left_out = local_leave_one_out(
-        centers,
-        values,
-        min(layer.num_neighbors, len(centers) - 1),
-        kernel=layer.kernel,
-        ridge=layer.ridge,
-        trend=layer.trend,
-        fade=layer.fade,
-        rows=sample_rows(len(centers), TEMPERATURE_ROWS, 0, centers.device),
-    )
-    return float(best_temperature(left_out.means, values[left_out.rows]))
+    left_out = leave_one_out_of(layer, sample_rows(layer.num_centers, TEMPERATURE_ROWS, 0, layer.centers.device))
+    return float(best_temperature(left_out.means, layer.values[left_out.rows]))
 
 
 def _select_on(name: str, training: Training, search: Search) -> tuple[Transform, Selection]:

@@ -22,10 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    # Late: --help needs none of it. First, so that the extra which is named is enough for the rest.
-    needed = importlib.import_module("..experiments.extras", __package__).needed
-    for package in ("sklearn", "safetensors"):
-        needed(package, "torchkrr classify")
+    # Late: --help needs none of it.
+    importlib.import_module("..experiments.extras", __package__).all_needed(("sklearn", "safetensors"), "torchkrr classify")
     heads, asking, classifying = (
         importlib.import_module(f"..experiments.{name}", __package__) for name in ("heads", "asked_images", "classify")
     )
@@ -34,7 +32,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     head = heads.read_head(args.head)
     asked = asking.read_asked(head, args.images, weights=args.weights, progress=not args.quiet)
     found = classifying.classify(head, asked.features, explained=args.explain)
-    rows = [_plain(name, one, head.classes) for name, one in zip(asked.names, found, strict=True)]
+    typical = classifying.typicality(head, found)
+    rows = [_plain(*one, head.classes) for one in zip(asked.names, found, typical, strict=True)]
     if args.out is not None:
         _write_csv(args.out, rows)
         print(f"{len(rows)} predictions: {args.out}")
@@ -43,13 +42,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return {"predictions": rows, "out": args.out}
 
 
-def _plain(name: str, found: Any, classes: list[str]) -> dict[str, Any]:
+def _plain(name: str, found: Any, typicality: float, classes: list[str]) -> dict[str, Any]:
     return {
         "image": name,
         "prediction": found.label,
         "probability": found.probability,
         "error_indicator": found.indicator,
-        "typicality": found.typicality,
+        "typicality": typicality,
         "because": [{"item": one.item, "label": one.label, "weight": one.weight} for one in found.because],
         "probabilities": dict(zip(classes, found.probabilities.tolist(), strict=True)),
     }

@@ -57,11 +57,10 @@ def add_results(parser: argparse.ArgumentParser, out: str) -> None:
 
 
 def check_packages(command: str, args: argparse.Namespace) -> None:
-    """What a run needs to its end, before it begins; the extra that is named is enough for the rest."""
-    needed = importlib.import_module("..experiments.extras", __package__).needed
+    """What a run needs to its end, before it begins."""
+    extras = importlib.import_module("..experiments.extras", __package__)
     extra = "demo" if (args.backbone or args.dataset) == "digits" else "vision"
-    for package in ("sklearn", "safetensors", "matplotlib"):
-        needed(package, f"torchkrr {command}", extra=extra)
+    extras.all_needed(("sklearn", "safetensors", "matplotlib"), f"torchkrr {command}", extra=extra)
 
 
 def given(args: argparse.Namespace, *more: str) -> dict[str, Any]:

@@ -25,10 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     if not args.add and not args.remove:
         raise InputError("There is nothing to do: give examples to --add or --remove.")
-    # Late: --help needs none of it. First, so that the extra which is named is enough for the rest.
-    needed = importlib.import_module("..experiments.extras", __package__).needed
-    for package in ("sklearn", "safetensors"):
-        needed(package, "torchkrr update")
+    # Late: --help needs none of it.
+    importlib.import_module("..experiments.extras", __package__).all_needed(("sklearn", "safetensors"), "torchkrr update")
     heads, asking, examples = (
         importlib.import_module(f"..experiments.{name}", __package__) for name in ("heads", "asked_images", "head_examples")
     )

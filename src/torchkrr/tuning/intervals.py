@@ -37,7 +37,7 @@ from ..distances import safe_sqrt
 from ..errors import InputError, InputTypeError
 from ..nn import LocalKernelRidge
 from ..nn.contents import Contents, contents_of
-from .leave_one_out import local_leave_one_out, sample_rows
+from .leave_one_out import leave_one_out_of, sample_rows
 from .scores import SMALLEST_VARIANCE
 
 Scale = Literal["global", "cell"]
@@ -154,18 +154,7 @@ def _calibrate(
     count = layer.num_centers
     sampled = sample_rows(count, num_samples, seed, layer.centers.device)
     rows = torch.arange(count, device=sampled.device) if scale == "cell" else sampled
-    left_out = local_leave_one_out(
-        layer.centers,
-        layer.values,
-        min(layer.num_neighbors, count - 1),
-        kernel=layer.kernel,
-        ridge=layer.ridge,
-        trend=layer.trend,
-        fade=layer.fade,
-        normalize=layer.normalize,
-        on_singular=layer.on_singular,
-        rows=rows,
-    )
+    left_out = leave_one_out_of(layer, rows)
     # Squares of values in half precision would overflow, and small variances vanish.
     residuals = (left_out.means - layer.values[rows]).double().abs()  # (n, C)
     spreads = _variance(left_out.powers.double(), layer).sqrt()  # (n,)

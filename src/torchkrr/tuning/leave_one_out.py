@@ -12,6 +12,7 @@ from ..errors import ShapeError
 from ..functional.local import Normalize, OnSingular, Trend, solve_local
 from ..kernels import Kernel
 from ..neighbors import nearest
+from ..nn.local import LocalKernelRidge
 
 
 class LeftOut(NamedTuple):
@@ -84,6 +85,22 @@ def local_leave_one_out(
         on_singular=on_singular,
     )
     return LeftOut(rows, means, powers, indices)
+
+
+def leave_one_out_of(layer: LocalKernelRidge, rows: Tensor) -> LeftOut:
+    """`local_leave_one_out` with the data and the settings of a layer; with fewer neighbors where it has all of them."""
+    return local_leave_one_out(
+        layer.centers,
+        layer.values,
+        min(layer.num_neighbors, layer.num_centers - 1),
+        kernel=layer.kernel,
+        ridge=layer.ridge,
+        trend=layer.trend,
+        fade=layer.fade,
+        normalize=layer.normalize,
+        on_singular=layer.on_singular,
+        rows=rows,
+    )
 
 
 def check_data(centers: Tensor, values: Tensor) -> None:
