@@ -195,6 +195,15 @@ def test_the_command_prints_a_table(data, outcome, tmp_path, capsys):
     assert "has no layer 'tip'" in capsys.readouterr().err
 
 
+def test_a_size_larger_than_the_data_is_said_to_be(data, tmp_path, capsys):
+    asked = ["probe", "--dataset", str(data), "--backbone", "digits", "--readouts", "knn", "--out", str(tmp_path)]
+    note = "There are 200 training examples, fewer than the 1,000 labels asked for: all are used instead."
+    assert main([*asked, "--sizes", "1000"]) == 0
+    assert note in capsys.readouterr().out.splitlines()
+    for name in ("report.md", "report.html"):
+        assert note in (tmp_path / name).read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

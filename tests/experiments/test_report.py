@@ -58,10 +58,11 @@ def test_a_page_holds_what_was_recorded(outcome):
 
 
 def test_both_reports_say_what_the_names_of_readouts_mean(outcome):
-    for name in ("report.html", "report.md"):
+    for name, line in (("report.html", "<dt>{}</dt><dd>{}"), ("report.md", "\n- {}: {}")):
         text = (outcome.out / name).read_text()
-        assert "A readout turns features into scores of the classes. SK: local kernel ridge regression" in text
-        assert "; weighted kNN: votes of the 20 nearest training examples; SK, selected: SK with" in text
+        assert line.format("SK", "local kernel ridge regression") in text
+        assert line.format("weighted kNN", "votes of the 20 nearest training examples") in text
+        assert line.format("SK, selected", "SK with") in text
         assert "HAN-SK" not in text  # which was not run
         assert "The head in head.safetensors is SK, selected, SK with its settings chosen by leave-one-out" in text
 

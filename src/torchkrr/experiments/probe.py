@@ -30,6 +30,7 @@ class ProbeOutcome(NamedTuple):
     records: list[Record]  # of this run, new and found
     cells: list[DepthCell]
     reused: int  # records that were there already
+    note: str  # on sizes that there are not
     out: pathlib.Path
 
 
@@ -51,7 +52,8 @@ def run(config: ProbeConfig, *, progress: bool = False) -> ProbeOutcome:
     )
     cells = summarize_depths(found)
     write_depths_figure(out / "figure.png", cells)
-    about = About(f"{inputs.name}: {config.network} at depth", inputs.described, str(config.pooling))
+    note = config.larger_than(len(inputs.train.labels))
+    about = About(f"{inputs.name}: {config.network} at depth", inputs.described, str(config.pooling), note)
     write_probe_report(out / "report.html", about, found, cells)
     write_page(out / "report.md", probe_markdown(about, found, cells, config.command))
-    return ProbeOutcome(inputs, found, cells, reused, out)
+    return ProbeOutcome(inputs, found, cells, reused, note, out)

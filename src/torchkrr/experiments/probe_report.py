@@ -20,6 +20,7 @@ class About(NamedTuple):
     title: str
     data: str
     pooling: str
+    note: str = ""  # on sizes that there are not
 
 
 def write_probe_report(
@@ -36,7 +37,7 @@ def probe_page(about: About, records: Sequence[Record], cells: Sequence[DepthCel
         pooling=html.escape(about.pooling),
         figure=figure_tag("Accuracy and indicator against stages discarded", lambda look: draw_depths(cells, look)),
         tables=html_tables(cells),
-        table_note=html.escape(_table_note(cells)),
+        table_note=html.escape(" ".join(filter(None, (_table_note(cells), about.note)))),
         findings="".join(f"<p>{html.escape(sentence)}</p>" for sentence in findings(cells)),
         cost=html.escape(_cost(records)),
         settings=_settings(records),
@@ -49,7 +50,7 @@ def probe_markdown(about: About, records: Sequence[Record], cells: Sequence[Dept
     for grid in grids(cells):
         title = grid_title(grid)
         parts += [f"## {title[0].upper()}{title[1:]}", markdown_table(grid_rows(grid))]
-    parts += [" ".join(findings(cells)), _cost(records)]
+    parts += [" ".join(filter(None, (*findings(cells), about.note))), _cost(records)]
     return markdown_page(about.title, command, records[-1]["versions"], parts)
 
 

@@ -54,7 +54,7 @@ def page(inputs: Inputs, records: Sequence[Record], head: Head, examined: Examin
         result=html.escape(_result(cells, made, len(inputs.test.labels))),
         table=_table(cells),
         table_note=html.escape(" ".join(filter(None, (_table_note(cells), note)))),
-        readouts=html.escape(_readouts(cells)),
+        readouts="".join(f"<dt>{html.escape(title)}</dt><dd>{html.escape(text)}</dd>" for title, text in _readouts(cells)),
         budgets_figure=figure_tag("Accuracy and time against the budget", lambda look: draw_budgets(cells, look)),
         confusions=_confusions(examined.confusion, head.classes),
         indicator_figure=figure_tag("Accuracy against the error indicator", lambda look: _draw_groups(groups, look)),
@@ -71,7 +71,7 @@ def markdown(inputs: Inputs, records: Sequence[Record], made: Made, note: str, c
         inputs.described + ".",
         markdown_table(accuracy_rows(cells)),
         " ".join(filter(None, (_errors(cells), note))),
-        _readouts(cells),
+        "\n".join(f"- {title}: {text}" for title, text in _readouts(cells)),
         _head(made, len(inputs.test.labels)),
         markdown_table(second_rows(cells)),
     ]
@@ -89,13 +89,12 @@ def _head(made: Made, num_test: int) -> str:
     )
 
 
-def _readouts(cells: Sequence[Cell]) -> str:
-    """One sentence for each, so that nobody has to look up a name. Kernel readouts are often unknown, SK first of all."""
+def _readouts(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+    """What each is, so that nobody has to look up a name. Kernel readouts are often unknown, SK first of all."""
     titles = {cell.readout: cell.title for cell in cells}
     if any(title.startswith("SK, ") for title in titles.values()):
         titles = {"sk": readout_named("sk").title, **titles}  # the others refer to it
-    said = "; ".join(f"{title}: {readout_named(name).text}" for name, title in titles.items())
-    return f"A readout turns features into scores of the classes. {said}."
+    return [(title, readout_named(name).text) for name, title in titles.items()]
 
 
 def _result(cells: Sequence[Cell], made: Made, num_test: int) -> str:

@@ -38,8 +38,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         outcome = probe.run(config, progress=not args.quiet)
     written = [outcome.out / name for name in probe.WRITTEN]
     findings = summary.findings(outcome.cells)
-    shown = frozen.show(outcome, summary.text_tables(outcome.cells), written, *findings)
-    return {**shown, "findings": findings}
+    notes = [outcome.note] if outcome.note else []
+    shown = frozen.show(outcome, summary.text_tables(outcome.cells), written, *findings, *notes)
+    return {**shown, "findings": findings, "notes": notes}
 
 
 def _layers(text: str) -> tuple[str, ...]:
