@@ -2,8 +2,8 @@
 
     python -m benchmarks.q_parts runs/lander/*.pt
 
-Reads checkpoints of `torchkrr lander`. On states of each agent's memory: the size of the first kernel part beside the layer it
-is added to, the spread of the last part beside that of the action values, the spread of states beside the lengthscales, and the
+Reads checkpoints of `torchkrr lander`. On states of each agent's memory: the size of the first kernel part beside the layer
+it is added to, the spread of the last part beside that of the action values, the spread of states in lengthscales, and the
 distance of a state to the nearest center in lengthscales. Writes `q_parts.jsonl`.
 """
 
