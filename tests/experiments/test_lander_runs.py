@@ -153,7 +153,8 @@ def test_a_time_limit_is_not_the_end_of_a_game(tmp_path, monkeypatch):
 
 
 def test_a_solved_run_can_end_and_go_on(tmp_path, monkeypatch):
-    rewards = iter([0] * 40 + [2] * 100)  # of validation: not before the third game
+    # Of validation, not before the third game: lost at once, lost in the 100, won.
+    rewards = iter([0] * 20 + [2] * 20 + [0] * 80 + [2] * 200)
     monkeypatch.setattr(Run, "threshold", 1.0)  # of any game, since each move gives 1
     monkeypatch.setattr(lander_training, "play", lambda *args, stream=0: float(next(rewards)) if stream else 0.0)
     config = dataclasses.replace(TINY, stop_when_solved=True)

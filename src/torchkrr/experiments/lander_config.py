@@ -29,7 +29,7 @@ class Config:
     environment: str = "LunarLander-v3"
     seed: int = 0
     episodes: int = 500
-    stop_when_solved: bool = False  # before, once 20 games without exploration are
+    stop_when_solved: bool = False  # before, once 100 games without exploration are
 
     discount: float = 0.99
     hidden: int = 64

@@ -25,7 +25,7 @@ from .lander_games import EVALUATION, TRAINING, VALIDATION, Game, episode_seed, 
 from .lander_replay import Replay
 
 EXPLORING, SAMPLING = 101, 102  # streams of seeds beside those of the games
-VALIDATION_GAMES = 20  # that tell whether a game is solved
+VALIDATION_GAMES = (20, 100)  # that tell whether a game is solved: so many at first, and all if these are won
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,12 +74,17 @@ class Run:
         return None if spec is None else spec.reward_threshold
 
     def is_solved(self) -> bool:
-        """Whether the last game, and 20 more without exploration, which are neither for training nor for evaluation,
-        are above the threshold on average."""
+        """Whether the last game, and 100 more without exploration, which are neither for training nor for evaluation,
+        are above the threshold on average; fewer of these games if they tell already that it is not."""
         if self.threshold is None or not self.episodes or self.episodes[-1].reward < self.threshold:
             return False
-        rewards = [play(self.agent, self.game, self.config.seed, n, stream=VALIDATION) for n in range(VALIDATION_GAMES)]
-        return float(np.mean(rewards)) >= self.threshold
+        rewards: list[float] = []
+        for count in VALIDATION_GAMES:
+            games = range(len(rewards), count)
+            rewards += [play(self.agent, self.game, self.config.seed, n, stream=VALIDATION) for n in games]
+            if np.mean(rewards) < self.threshold:
+                return False
+        return True
 
     def _episode(self, number: int) -> Episode:
         config, agent, replay = self.config, self.agent, self.replay
