@@ -74,9 +74,9 @@ transfer: $(INSTALLED)
 # Probing two frozen networks at five depths; goes on where it was.
 probe: $(INSTALLED)
 	$(BIN)/torchkrr probe --dataset cifar10 --backbone vgg16 --weights $(WEIGHTS)/vgg16_features.imagenet.fp16.safetensors --size 64 \
-		--train-limit 10000 --out runs/probe-vgg16
+		--train-limit 10000 --readouts sk,linear,knn --out runs/probe-vgg16
 	$(BIN)/torchkrr probe --dataset cifar10 --backbone tf_efficientnet_lite0 --weights $(WEIGHTS)/tf_efficientnet_lite0.imagenet.safetensors \
-		--size 96 --out runs/probe-lite0
+		--size 96 --readouts sk,linear,knn --out runs/probe-lite0
 	for name in vgg16 lite0; do cp runs/probe-$$name/report.md docs/results/probe-$$name.md; \
 		cp runs/probe-$$name/records.jsonl docs/results/probe-$$name.jsonl; done
 	cp runs/probe-vgg16/figure.png docs/images/probe-vgg16.png

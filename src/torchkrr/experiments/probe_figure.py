@@ -25,6 +25,7 @@ def draw_depths(cells: Sequence[DepthCell], look: Look) -> Any:
     has_indicator = any(grid.indicators() for grid in found)
     count = len(found) + has_indicator
     figure = new_figure((3.6 * count + 1.6, 3.9))
+    figure.get_layout_engine().set(w_pad=0.1)  # inches: labels of one panel stay clear of the next
     panels = figure.subplots(1, count, squeeze=False)[0]
     for panel, grid in zip(panels, found, strict=False):
         _accuracies(panel, grid, look)
