@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 ADDS = {
     "faiss": 'approximate search: neighbors.FaissIndex, and index="auto" for many centers',
-    "ot": "assignments and transport: functional.assignment, monge_cost, gromov_monge and the losses made of them",
+    "ot": "assignments: functional.assignment, monge_cost and the losses made of them",
     "sklearn": "torchkrr.estimators: regressors and a classifier for tables",
     "storage": "saving and loading models",
     "cli": "torchkrr fit, predict and evaluate on CSV and Parquet files",

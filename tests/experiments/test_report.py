@@ -64,6 +64,7 @@ def test_both_reports_say_what_the_names_of_readouts_mean(outcome):
         assert line.format("weighted kNN", "votes of the 20 nearest training examples") in text
         assert line.format("SK, selected", "SK with") in text
         assert "HAN-SK" not in text  # which was not run
+        assert "% are right in the group of the smallest indicator" in text
         assert "The head in head.safetensors is SK, selected, SK with its settings chosen by leave-one-out" in text
 
 

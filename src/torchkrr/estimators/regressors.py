@@ -120,7 +120,8 @@ class LocalKernelRidgeRegressor(_Regressor):
         categorical_features: `"from_dtype"` takes columns of strings and categories of a frame; or a mask, indices or names;
             or `None`. See `torchkrr.estimators.table` for how they, and missing values, are encoded.
         warm_start: let `fit` keep what an earlier `fit` chose, and replace the rows alone.
-        random_state: of the rows that choices are made on; an int gives the same result each time.
+        random_state: of the rows that choices are made on. Up to 2000 different rows an int gives the same result each time;
+            beyond, a part of the fit is limited in time and can differ.
         n_jobs: threads; `None` is torch's setting.
         verbose: show what is going on, on standard error.
 

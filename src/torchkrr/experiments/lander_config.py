@@ -47,8 +47,8 @@ class Config:
     parts: Parts = "both"
     last_on: Place = "state"
     placing: Placing = "sample"
-    lengthscale: float = 1.0  # in mean distances of standardized states
-    ridge: float = 1e-2
+    lengthscale: float = 1.0  # in mean distances of standardized states; the paper: its normalizing map
+    ridge: float = 1e-2  # the paper: 1e-9, which centers that meet would make singular
     learn_centers: bool = True
     learn_values: bool = True
     learn_lengthscale: bool = False

@@ -46,7 +46,7 @@ class Config:
     augmentation: Augmentation = "flip-shift"  # silent, as all that follows
     validation_share: float = 0.1  # of the samples, stratified: chooses the epoch
     smoothing: int = 5  # epochs whose mean validation accuracy an epoch is judged by: few rows make a single one noisy
-    patience: int = 15  # epochs without a better one; 0 goes on to the end
+    patience: int = 0  # epochs without a better one that end a run; 0: none, since the rate is annealed to the last epoch
 
     objective: Objective = "loo"
     lengthscale: float = 0.5  # of the exponential kernel on features of unit length

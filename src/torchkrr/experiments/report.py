@@ -32,6 +32,7 @@ class Made(NamedTuple):
     readout: str
     title: str
     accuracy: float  # on the test part
+    indicator: str  # a sentence on its error indicator there
 
 
 def write_report(
@@ -39,7 +40,7 @@ def write_report(
 ) -> Made:
     """The page, with a close look at the head; `readout` is what it was made from."""
     examined = examine(head, inputs.test.features, inputs.test.labels)
-    made = Made(readout, readout_named(readout).title, examined.accuracy)
+    made = Made(readout, readout_named(readout).title, examined.accuracy, _indicator_note(examined.groups))
     write_page(path, page(inputs, records, head, examined, made, note))
     return made
 
@@ -58,7 +59,7 @@ def page(inputs: Inputs, records: Sequence[Record], head: Head, examined: Examin
         budgets_figure=figure_tag("Accuracy and time against the budget", lambda look: draw_budgets(cells, look)),
         confusions=_confusions(examined.confusion, head.classes),
         indicator_figure=figure_tag("Accuracy against the error indicator", lambda look: _draw_groups(groups, look)),
-        indicator_note=html.escape(_indicator_note(groups)),
+        indicator_note=html.escape(made.indicator),
         mistakes=_mistakes(examined, inputs, head),
         settings=_settings(records),
     )
@@ -72,7 +73,7 @@ def markdown(inputs: Inputs, records: Sequence[Record], made: Made, note: str, c
         markdown_table(accuracy_rows(cells)),
         " ".join(filter(None, (_errors(cells), note))),
         "\n".join(f"- {title}: {text}" for title, text in _readouts(cells)),
-        _head(made, len(inputs.test.labels)),
+        f"{_head(made, len(inputs.test.labels))} By its error indicator, in ten groups of test examples: {made.indicator}",
         markdown_table(second_rows(cells)),
     ]
     return markdown_page(_title(inputs), command, records[-1]["versions"], parts)
