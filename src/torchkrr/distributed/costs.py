@@ -82,7 +82,7 @@ def operations_per_query(num_centers: int, num_neighbors: int, num_features: int
 
     Example:
         >>> operations_per_query(1_000_000, 100, 32, 1)
-        Operations(search=64000000, solve=653533.3333333334)
+        Operations(search=64000000, solve=653533.3333333333)
     """
     solve = num_neighbors**2 * num_features + num_neighbors**3 / 3 + 2 * num_neighbors * num_outputs
     return Operations(2 * num_centers * num_features, solve)
