@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 NUM_STAGES = 5
 VGG_WIDTHS = (32, 64, 128, 128, 128)
-VIT_WIDTH, VIT_HEADS, VIT_EXPANSION, VIT_PATCH = 128, 4, 2, 8
+VIT_WIDTH, VIT_HEADS, VIT_EXPANSION, VIT_PATCH = 64, 4, 2, 8
 SIZE = 32
 
 
@@ -37,7 +37,7 @@ def vit_small(
 
     Example:
         >>> vit_small()(torch.randn(2, 3, 32, 32)).shape
-        torch.Size([2, 16, 128])
+        torch.Size([2, 16, 64])
     """
     blocks = [TransformerBlock(width, num_heads, expansion) for _ in range(NUM_STAGES)]
     first, *middle, last = blocks
