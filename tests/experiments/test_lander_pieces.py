@@ -108,13 +108,19 @@ def test_kernel_parameters_have_their_own_rates_and_decay(game):
     config = dataclasses.replace(SMALL, agent="dqk", kernel_weight_decay=0.125, **rates)
     network = make_network(config, game)
     groups = make_optimizer(config, network).param_groups
-    assert [group["lr"] for group in groups] == [1e-3, 0.5, 0.75, 0.25]
+    assert [group["lr"] for group in groups] == [1e-3, 0.25, 0.5, 0.75]
     assert [group["weight_decay"] for group in groups] == [0.01, 0.125, 0.125, 0.125]
-    assert [len(group["params"]) for group in groups] == [6, 1, 1, 2]
-    assert groups[1]["params"][0] is network.first_kernel.values
-    assert groups[3]["params"][1] is network.last_kernel.centers
+    assert [len(group["params"]) for group in groups] == [6, 2, 1, 1]
+    assert groups[1]["params"][1] is network.last_kernel.centers
+    assert groups[2]["params"][0] is network.first_kernel.values
     fixed = dataclasses.replace(config, learn_centers=False, parts="last")
     assert [group["lr"] for group in make_optimizer(fixed, make_network(fixed, game)).param_groups] == [1e-3, 0.75]
+
+
+def test_parameters_with_equal_rates_and_decay_share_a_group(game):
+    config = dataclasses.replace(SMALL, agent="dqk")
+    groups = make_optimizer(config, make_network(config, game)).param_groups
+    assert [(len(group["params"]), group["weight_decay"]) for group in groups] == [(6, 0.01), (4, 0.0)]
 
 
 def test_gromov_monge_changes_the_step_and_not_the_reported_loss(game):

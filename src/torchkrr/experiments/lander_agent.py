@@ -60,17 +60,19 @@ def make_network(config: Config, game: Game) -> QNetwork:
 
 
 def make_optimizer(config: Config, network: QNetwork) -> torch.optim.Optimizer:
-    layers, kernel = config.weight_decay, config.kernel_weight_decay
-    groups: dict[str, dict[str, Any]] = {
-        "layers": {"params": [], "lr": config.learning_rate, "weight_decay": layers},
-        "first_kernel": {"params": [], "lr": config.first_learning_rate, "weight_decay": kernel},
-        "last_kernel": {"params": [], "lr": config.last_learning_rate, "weight_decay": kernel},
-        "centers": {"params": [], "lr": config.center_learning_rate, "weight_decay": kernel},
-    }
+    rates = {"first_kernel": config.first_learning_rate, "last_kernel": config.last_learning_rate}
+    # Parameters with the same rate and decay share a group: the optimizer takes as long for a group as for many of its tensors.
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in network.named_parameters():
-        part = "centers" if name.endswith(".centers") else name.partition(".")[0]
-        groups[part if part in groups else "layers"]["params"].append(parameter)
-    return torch.optim.AdamW([group for group in groups.values() if group["params"]], fused=True)
+        part = name.partition(".")[0]
+        rate, decay = config.learning_rate, config.weight_decay
+        if part in rates:
+            rate, decay = rates[part], config.kernel_weight_decay
+            if name.endswith(".centers"):
+                rate = config.center_learning_rate
+        groups.setdefault((rate, decay), []).append(parameter)
+    options = [{"params": members, "lr": rate, "weight_decay": decay} for (rate, decay), members in groups.items()]
+    return torch.optim.AdamW(options, fused=True)
 
 
 class Agent:
