@@ -61,7 +61,7 @@ def make_network(config: Config, game: Game) -> QNetwork:
 
 def make_optimizer(config: Config, network: QNetwork) -> torch.optim.Optimizer:
     rates = {"first_kernel": config.first_learning_rate, "last_kernel": config.last_learning_rate}
-    # Parameters with the same rate and decay share a group: the optimizer takes as long for a group as for many of its tensors.
+    # Parameters with the same rate and decay share a group: groups take time, more tensors in a group hardly any.
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in network.named_parameters():
         part = name.partition(".")[0]
