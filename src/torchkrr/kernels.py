@@ -180,7 +180,7 @@ class _SmoothKernel(Kernel):
 
 
 class Exponential(Kernel):
-    r"""$\varphi(d) = e^{-d}$: the paper's kernel and the default (Laplacian, Matern 1/2).
+    r"""$\varphi(d) = e^{-d}$: the paper's kernel and the default (Matern 1/2).
 
     Example:
         >>> Exponential(2.0)(torch.tensor([[0.0]]), torch.tensor([[0.0], [2.0]]))
