@@ -5,8 +5,8 @@
 FEATURES.f32 are files that `torchkrr transfer` leaves in its cache, rows of 1280 float32 numbers; without them, features of
 that shape are made up (rectified sums of 60 random directions). Memory-mapped, as the command reads them. Each readout runs
 in a process of its own: seconds to fit and to predict, and the peak memory of that process with all that Python and torch
-take. Labels are random: the cost of SK and of kNN does not depend on them. (That of *SK,
-selected* does, since it chooses the number of neighbors by them: `torchkrr transfer` measures it.) Writes `readout_cost.jsonl` and `readout_cost.md`.
+take. Labels are random: the cost of SK and of kNN does not depend on them. (That of *SK, selected* does, as it chooses the
+number of neighbors by them: `torchkrr transfer` measures it.) Writes `readout_cost.jsonl` and `readout_cost.md`.
 """
 
 from __future__ import annotations
