@@ -38,7 +38,9 @@ def step_of(config: Config, images: torch.Tensor, labels: torch.Tensor) -> tuple
         head = LinearHead(cut.num_features, CLASSES)
     elif config.objective == "centers":
         with torch.no_grad():
-            head = CentersHead(config, CLASSES, cut.backbone(images), labels)
+            rows = torch.arange(config.num_centers) % len(images)
+            features = cut.backbone(images)[rows]
+            head = CentersHead(config, CLASSES, features + 1e-3 * torch.randn_like(features), labels[rows])
     else:
         head = KernelHead(config, CLASSES)
     optimizer = make_optimizer(config, cut.backbone, head)

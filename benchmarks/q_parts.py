@@ -30,6 +30,8 @@ STATES = 4000
 def measure(path: pathlib.Path) -> harness.Record:
     checkpoint = read_checkpoint(path, "lander")
     config = Config(**checkpoint["config"])
+    if config.agent != "dqk":
+        return {"label": config.label, "seed": config.seed, "kernels": "none"}
     game = make(config.environment)
     agent, replay = Agent(config, game), Replay(config.replay_size, game.num_features)
     agent.load_state_dict(checkpoint["agent"])
@@ -59,7 +61,7 @@ def main() -> None:
     parser.add_argument("checkpoints", type=pathlib.Path, nargs="+", help="of agents with kernels")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("benchmarks/results"))
     chosen = parser.parse_args()
-    cases = [(path.stem, functools.partial(measure, path)) for path in chosen.checkpoints]
+    cases = [(str(path), functools.partial(measure, path)) for path in chosen.checkpoints]
     harness.record(chosen.out / "q_parts.jsonl", cases)
 
 

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.q_step
 
-Both agents of `torchkrr lander` learn from the same transitions, by turns, on one thread: sampling, both networks, gradient,
+Both agents of `torchkrr lander` learn from the same memory, by turns, on one thread: sampling, both networks, gradient,
 optimizer, target network. Median and best of all steps, and the same for choosing an action. Writes `q_step.jsonl`.
 """
 
@@ -49,7 +49,7 @@ def measure(environment: str, steps: int) -> harness.Record:
     learning: dict[str, list[float]] = {name: [] for name in AGENTS}
     acting: dict[str, list[float]] = {name: [] for name in AGENTS}
     state = replay.sample(1, generator).states[0]
-    for _ in range(steps):
+    for _ in range(WARM_UP + steps):
         for name, agent in agents.items():
             began = time.perf_counter()
             agent.learn(replay.sample(agent.config.batch_size, generator))

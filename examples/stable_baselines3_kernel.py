@@ -23,7 +23,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor
 
 import torchkrr
-from torchkrr.models.q_network import typical_scales
+from torchkrr.models import typical_scales
 
 
 class KernelFeatures(BaseFeaturesExtractor):

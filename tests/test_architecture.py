@@ -4,6 +4,7 @@ import ast
 import importlib
 import pathlib
 import pkgutil
+import re
 import sys
 
 import pytest
@@ -159,3 +160,14 @@ def test_core_needs_only_torch_and_numpy():
             names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
             for name in names:
                 assert name.split(".")[0] in allowed | standard | extra, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE.parents[1] / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples_use_public_names_only(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        # Experiments are code behind the command line, usable but not part of the stable interface.
+        if isinstance(node, ast.ImportFrom) and re.match(r"torchkrr\b(?!\.experiments)", node.module or ""):
+            module = importlib.import_module(node.module)
+            public = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+            assert node.module.count(".") <= 1, node.module
+            assert {alias.name for alias in node.names} <= set(public), node.module

@@ -284,7 +284,7 @@ def test_missing_packages_name_their_extra(monkeypatch):
 @pytest.mark.parametrize(
     ("module", "ask", "words"),
     [
-        ("matplotlib.figure", lambda: figures.new_figure((1, 1)), r"Figures needs matplotlib.*torchkrr\[plot\]"),
+        ("matplotlib.figure", lambda: figures.new_figure((1, 1)), r"A figure needs matplotlib.*torchkrr\[plot\]"),
         ("PIL.Image", lambda: thumbnails.data_uri(NOISE[0]), r"Pictures in a report needs PIL.*torchkrr\[demo\]"),
         ("sklearn.datasets", lambda: open_dataset("digits"), r"The dataset digits needs sklearn.*torchkrr\[demo\]"),
         ("safetensors", lambda: read_weights(WEIGHTS), r"Reading weights needs safetensors.*torchkrr\[storage\]"),

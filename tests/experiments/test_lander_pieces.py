@@ -210,6 +210,9 @@ def test_study_has_every_variant_asked_for():
         ({"variant": "../other"}, "variant is part of file names"),
         ({"seed": -1}, "seed must not be negative"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"parts": "none"}, "parts must be one of"),
+        ({"last_on": "values"}, "last_on must be one of"),
+        ({"placing": "grid"}, "placing must be one of"),
     ],
 )
 def test_bad_settings(arguments, message):

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from torchkrr.cli import main
-from torchkrr.errors import FileError, KernelRidgeError
+from torchkrr.errors import FileError, InputError, KernelRidgeError
 from torchkrr.experiments import lander_records, lander_training
-from torchkrr.experiments.checkpoints import read_checkpoint
+from torchkrr.experiments.checkpoints import read_checkpoint, write_checkpoint
 from torchkrr.experiments.lander_config import AGENTS, Config
 from torchkrr.experiments.lander_records import finished
 from torchkrr.experiments.lander_report import report
@@ -118,6 +118,8 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
     run_one(dataclasses.replace(TINY, episodes=1), tmp_path)
     with pytest.raises(FileError, match=r"another run: discount was 0\.99 and is 0\.5"):
         run_one(dataclasses.replace(TINY, discount=0.5), tmp_path)
+    with pytest.raises(FileError, match="did not look whether it was solved"):
+        run_one(dataclasses.replace(TINY, stop_when_solved=True), tmp_path)
     (tmp_path / "dqk-seed0.pt").write_bytes(b"nonsense")
     with pytest.raises(FileError, match="is not a checkpoint"):
         run_one(TINY, tmp_path)
@@ -177,6 +179,35 @@ def test_finished_runs_are_not_repeated(tmp_path):
     assert (tmp_path / "dqk-seed0.pt").stat().st_mtime_ns == written
 
 
+def test_runs_of_the_plain_agent_serve_beside_every_kernel(tmp_path):
+    plain = dataclasses.replace(TINY, agent="dqn", episodes=1)
+    run_one(plain, tmp_path)
+    assert finished(tmp_path, dataclasses.replace(plain, ridge=0.5, parts="last", checkpoint_every=1)) is not None
+    assert finished(tmp_path, dataclasses.replace(plain, hidden=8)) is None
+    assert finished(tmp_path, dataclasses.replace(plain, evaluation_episodes=3)) is None
+
+
+def test_a_loss_that_is_not_a_number_ends_a_run(tmp_path, monkeypatch):
+    run = Run(dataclasses.replace(TINY, agent="dqn"), tmp_path / "x.pt")
+    monkeypatch.setattr(run.agent, "learn", lambda batch: torch.tensor(torch.nan))
+    with pytest.raises(KernelRidgeError, match=r"The loss of game \d+ is nan. Try a smaller learning_rate"):
+        run.train()
+
+
+def test_a_game_without_a_threshold_cannot_be_solved(tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "threshold", None)
+    with pytest.raises(InputError, match="CartPole-v1 names no reward at which it is solved"):
+        Run(dataclasses.replace(TINY, stop_when_solved=True), tmp_path / "x.pt")
+
+
+def test_a_report_says_why_runs_ended(tmp_path):
+    record = run_one(dataclasses.replace(TINY, episodes=1), tmp_path)
+    assert "| first above 475.0 |" in report([record], "torchkrr lander")
+    assert "A run ended once" not in report([record], "torchkrr lander")
+    record["config"]["stop_when_solved"] = True
+    assert "A run ended once 100 further games without exploration reached 475.0" in report([record], "torchkrr lander")
+
+
 def test_an_error_in_a_worker_is_told(tmp_path):
     with pytest.raises(KernelRidgeError, match="Cannot make the environment 'Nothing-v0'"):
         run_all([dataclasses.replace(TINY, environment="Nothing-v0")], tmp_path)
@@ -227,6 +258,8 @@ def test_wrong_settings_are_usage_errors(arguments, message, capsys):
     [
         (["--watch", "missing.pt"], "There is no checkpoint at missing.pt"),
         (["--watch", "missing.pt", "--out", "game.mp4"], "must end in .gif"),
+        (["--variants", "first-only"], "--variants are those of a study: give --study too"),
+        (["--study", "--agent", "dqk"], "A study has agents of its own"),
     ],
 )
 def test_mistakes_are_told(arguments, message, capsys):
@@ -234,12 +267,18 @@ def test_mistakes_are_told(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_a_checkpoint_of_another_command_is_refused(tmp_path, capsys):
+    write_checkpoint(tmp_path / "x.pt", {"config": {}}, "learn")
+    assert main(["lander", "--watch", str(tmp_path / "x.pt")]) == 1
+    assert "is not a checkpoint of this version of `torchkrr lander`" in capsys.readouterr().err
+
+
 def test_recorded_runs_can_be_read():
     """Records in the documentation are what this version writes."""
-    from torchkrr.experiments.lander_report import report
-
     folder = pathlib.Path(__file__).parents[2] / "docs" / "results"
     for path in sorted((*folder.glob("lander*.jsonl"), *folder.glob("cartpole*.jsonl"))):
         records = [json.loads(line) for line in path.read_text().splitlines()]
-        assert all(Config(**record["config"]).episodes == len(record["rewards"]) for record in records)
+        for record in records:
+            config, games = Config(**record["config"]), len(record["rewards"])
+            assert games == config.episodes or (config.stop_when_solved and 0 < games < config.episodes)
         assert "| agent |" in report(records, "command")

@@ -69,6 +69,34 @@ def test_without_test_batches_a_share_of_every_class_is_held_back(network):
     assert {(record["budget"], record["num_test"]) for record in result.records} == {(150, 50)}
 
 
+def test_the_network_is_called_once_for_each_batch(network):
+    calls = []
+    network[0].register_forward_hook(lambda module, inputs, output: calls.append(len(output)))
+    quick(network, loader(120), test=loader(30, start=120))
+    assert calls == [50, 50, 20, 30]
+
+
+def test_inputs_of_other_sizes_are_not_mixed_up():
+    flat = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())
+    small, large = ([(torch.randn(20, 1, size, size), torch.arange(20) % 2)] for size in (6, 8))
+    choices = {"layers": ["1"], "sizes": (None,), "readouts": ("sk",), "pooling": "flatten"}
+    with pytest.raises(ShapeError, match=r"\[32\] features for batches of loader, but \[72\] for those of test"):
+        probe(flat, small, test=large, **choices)
+    with pytest.raises(ShapeError, match=r"\[72\] features for a batch, but \[32\]"):
+        probe(flat, small + large, **choices)
+
+
+@pytest.mark.parametrize("share", [0, 1, 20, -0.5])
+def test_a_share_lies_between_none_and_all(network, share):
+    with pytest.raises(InputError, match="test_share must lie between 0 and 1"):
+        quick(network, loader(50), test_share=share)
+
+
+def test_one_example_is_not_enough(network):
+    with pytest.raises(InputError, match="One example is left to train on"):
+        quick(network, [(torch.randn(1, 64), torch.tensor([0]))], test=loader(10), sizes=(None,))
+
+
 def test_the_top_level_name_is_the_same():
     assert torchkrr.probe is probe
 

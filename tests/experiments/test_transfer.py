@@ -206,6 +206,7 @@ def test_the_command_prints_a_table(tmp_path, capsys):
     assert str(pathlib.Path(out) / "report.html") in found["written"]
     accuracy = found["results"][1]["accuracy"]
     path = str(out / "head.safetensors")
+    assert "% are right in the group of the smallest indicator" in found["head"].pop("indicator")
     assert found["head"] == {"readout": "sk", "title": "SK", "accuracy": accuracy, "path": path}
     assert f"{100 * accuracy:.1f} %" in last
     text = (out / "report.md").read_text()

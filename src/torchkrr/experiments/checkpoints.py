@@ -11,13 +11,13 @@ import torch
 from .._files import replacing
 from ..errors import FileError
 
-VERSION = 1
+VERSION = 2
 
 
-def write_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
-    """Plain values and tensors, marked with the version of the layout."""
+def write_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any], command: str) -> None:
+    """Plain values and tensors, marked with the command that writes them and the version of the layout."""
     with replacing(path) as temporary:
-        torch.save({"version": VERSION, **state}, temporary)
+        torch.save({"version": VERSION, "command": command, **state}, temporary)
 
 
 def read_checkpoint(path: str | os.PathLike[str], command: str) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def read_checkpoint(path: str | os.PathLike[str], command: str) -> dict[str, Any
         raise FileError(f"There is no checkpoint at {path}. `torchkrr {command}` writes them into its folder.") from None
     except Exception as error:  # whatever the unpickler stumbles over
         raise FileError(f"{path} is not a checkpoint of `torchkrr {command}`, or is damaged: {error}.") from None
-    if not isinstance(state, dict) or state.get("version") != VERSION:
+    if not isinstance(state, dict) or (state.get("version"), state.get("command")) != (VERSION, command):
         raise FileError(f"{path} is not a checkpoint of this version of `torchkrr {command}`.")
     return state
 

@@ -125,10 +125,10 @@ def draw_indicator(indicators: Sequence[float], accuracies: Sequence[float], loo
     return figure
 
 
-def new_figure(size: tuple[float, float]) -> Any:
+def new_figure(size: tuple[float, float], *, extra: str = "plot") -> Any:
     """An empty figure, in inches."""
     # Not pyplot: it keeps figures, and may want a screen.
-    return needed("matplotlib.figure", "Figures", extra="plot").Figure(figsize=size, layout="constrained")
+    return needed("matplotlib.figure", "A figure", extra=extra).Figure(figsize=size, layout="constrained")
 
 
 def _dress(axes: Any, look: Look, budgets: list[int], title: str, label: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from .._checks import check_at_least_one, check_choice, check_integer, check_positive
 from ..errors import InputError
-from ..models.q_network import Parts, Place, Placing
+from ..models.q_network import PARTS, PLACES, PLACINGS, Parts, Place, Placing
 
 AGENTS: tuple[Literal["dqn", "dqk"], ...] = ("dqn", "dqk")
 # Not part of what a run computes: how long it goes on and how it is looked at.
@@ -66,6 +66,9 @@ class Config:
 
     def __post_init__(self) -> None:
         check_choice("agent", self.agent, AGENTS)
+        check_choice("parts", self.parts, PARTS)
+        check_choice("last_on", self.last_on, PLACES)
+        check_choice("placing", self.placing, PLACINGS)
         check_integer("seed", self.seed)
         counts = ("episodes", "hidden", "batch_size", "replay_size", "num_centers", "random_states", "checkpoint_every")
         for name in counts:
@@ -108,5 +111,14 @@ class Config:
         return self.epsilon_end + (self.epsilon_start - self.epsilon_end) * math.exp(-moves / self.epsilon_decay)
 
     def settings(self) -> dict[str, Any]:
-        """What the numbers of a run depend on, as plain values."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in CHANGEABLE}
+        """What the numbers of a run depend on, as plain values; of the plain agent, without what is the kernels'."""
+        left_out = CHANGEABLE if self.agent == "dqk" else (*CHANGEABLE, *KERNEL_ONLY)
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
+
+
+# The plain agent is the same beside every kernel, so its runs are found again.
+KERNEL_ONLY = (
+    *("num_centers", "parts", "last_on", "placing", "lengthscale", "ridge", "learn_centers", "learn_values"),
+    *("learn_lengthscale", "first_learning_rate", "last_learning_rate", "center_learning_rate", "kernel_weight_decay"),
+    *("gromov_monge", "random_states"),
+)

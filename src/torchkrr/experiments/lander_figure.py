@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -10,23 +9,26 @@ from typing import Any
 import numpy as np
 
 from .._files import replacing
-from ..errors import MissingExtraError
+from .figures import new_figure
 from .lander_records import WINDOW, Record, running_mean
 from .lander_report import by_label
 
 NAMES = {"dqn": "Double DQN", "dqk": "with kernels"}
 COLORS = ("#8a8a8a", "#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#9f6b53", "#cb912f", "#337ea9")
 
+LINES = ("-", "--", ":")  # for more agents than colors
+
 
 def draw(records: Sequence[Record], path: pathlib.Path) -> None:
     """One panel for rewards, one for temporal-difference losses; the file's ending decides its kind."""
     groups = by_label(records)
-    figure = _new_figure()
+    figure = new_figure((11, 4.2), extra="rl")
     panels = figure.subplots(1, 2)
     for number, (label, runs) in enumerate(groups.items()):
-        color = COLORS[number % len(COLORS)]
+        color, line = COLORS[number % len(COLORS)], LINES[number // len(COLORS) % len(LINES)]
         for panel, key in zip(panels, ("rewards", "losses"), strict=True):
-            _band(panel, [running_mean(run[key]) for run in runs], color, f"{NAMES.get(label, label)} ({len(runs)} seeds)")
+            curves = [running_mean(run[key]) for run in runs]
+            _band(panel, curves, color, line, f"{NAMES.get(label, label)} ({_seeds(len(runs))})")
     first = records[0]
     if first["solved_at"] is not None:
         panels[0].axhline(first["solved_at"], color="#222222", linewidth=0.8, linestyle=":")
@@ -40,17 +42,13 @@ def draw(records: Sequence[Record], path: pathlib.Path) -> None:
         figure.savefig(temporary, dpi=150, format=path.suffix[1:] or "png")
 
 
-def _band(panel: Any, curves: list[np.ndarray], color: str, label: str) -> None:
+def _band(panel: Any, curves: list[np.ndarray], color: str, line: str, label: str) -> None:
     length = min(map(len, curves))
     stacked = np.stack([curve[:length] for curve in curves])  # (seeds, games)
     games = np.arange(1, length + 1)
-    panel.plot(games, stacked.mean(0), color=color, label=label, linewidth=1.8)
+    panel.plot(games, stacked.mean(0), color=color, label=label, linewidth=1.8, linestyle=line)
     panel.fill_between(games, stacked.min(0), stacked.max(0), color=color, alpha=0.18, linewidth=0)
 
 
-def _new_figure() -> Any:
-    """Not of pyplot, which keeps figures and would change the backend of a notebook."""
-    try:
-        return importlib.import_module("matplotlib.figure").Figure(figsize=(11, 4.2), layout="constrained")
-    except ModuleNotFoundError:
-        raise MissingExtraError('Figures need matplotlib, which is not installed: pip install "torchkrr[rl]".') from None
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"

@@ -6,7 +6,6 @@ its episodes, and all agents meet the same games.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, MissingExtraError
+from .extras import needed
 
 # Streams of seeds: what an episode is for decides which ones it gets.
 TRAINING, EVALUATION, RANDOM_POLICY, SHOWING, VALIDATION = range(5)
@@ -27,10 +27,7 @@ class Game(NamedTuple):
 
 def make(name: str, **options: Any) -> Game:
     """The environment of that name, if states are vectors and actions are numbered."""
-    try:
-        gymnasium = importlib.import_module("gymnasium")
-    except ModuleNotFoundError:
-        raise MissingExtraError('Games need gymnasium, which is not installed: pip install "torchkrr[rl]".') from None
+    gymnasium = needed("gymnasium", "A game", extra="rl")
     try:
         environment = gymnasium.make(name, **options)
     except gymnasium.error.DependencyNotInstalled as error:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import pathlib
-import platform
 from typing import Any
 
 import numpy as np
-import torch
 
 from .. import __version__
 from .._files import replacing
 from ..errors import FileError
 from .lander_config import Config
 from .lander_training import Run
+from .records import versions
 
 WINDOW = 50  # games of a running mean, the paper's
 Record = dict[str, Any]
@@ -40,7 +38,9 @@ def finished(folder: pathlib.Path, config: Config) -> Record | None:
         found = Config(**record["config"])
     except (ValueError, TypeError, KeyError):
         raise FileError(f"{path} is not the record of a run. Remove it, or choose another folder.") from None
-    same = dataclasses.replace(found, checkpoint_every=config.checkpoint_every) == config
+    # Of what may change, only how often checkpoints were written leaves a finished run as it is.
+    lengths = [(made.episodes, made.stop_when_solved, made.evaluation_episodes) for made in (found, config)]
+    same = found.settings() == config.settings() and lengths[0] == lengths[1]
     return record if same and record["versions"]["torchkrr"] == __version__ else None
 
 
@@ -62,27 +62,13 @@ def make_record(run: Run, evaluation: list[float]) -> Record:
         "losses": [e.loss for e in episodes],
         "lengths": [e.moves for e in episodes],
         "evaluation": evaluation,
-        "versions": versions(),
+        "versions": versions(("torch", "gymnasium", "Box2D", "numpy")),
     }
 
 
 def write_record(path: pathlib.Path, record: Record) -> None:
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(record) + "\n")
-
-
-def versions() -> dict[str, str]:
-    """Of what the numbers depend on."""
-    found = {name: importlib.metadata.version(name) for name in ("gymnasium", "Box2D", "numpy") if _installed(name)}
-    return {"torchkrr": __version__, "python": platform.python_version(), "torch": torch.__version__, **found}
-
-
-def _installed(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+        temporary.write_text(json.dumps(record, allow_nan=False) + "\n")
 
 
 def running_mean(numbers: list[float], window: int = WINDOW) -> np.ndarray:

@@ -59,11 +59,13 @@ def report(records: Sequence[Record], command: str) -> str:
         "",
         f"Made by `{command}`; records in `lander.jsonl`.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in first["versions"].items()) + ".",
-        "Means over seeds, with the range over seeds in brackets. *Solved* is the first game after which the mean of "
-        f"{WINDOW} games is above {level}. A *step* is one of the optimizer, sampling included; a *move* has the game and "
-        "the choice of an action as well.",
+        f"Rewards of all games, of the last {WINDOW}, and of {len(first['evaluation'])} after training without exploration: "
+        f"means over seeds, with the range over seeds in brackets. *First above {level}*: the game after which the mean of "
+        f"{WINDOW} training games, with exploration, first is. A *step* is one of the optimizer, with sampling; a *move* "
+        "has the game and the choice of an action as well." + _ended(first["config"], level),
         "",
-        f"| agent | seeds | games | all games | last {WINDOW} | evaluation | solved | parameters | ms per step | per move |",
+        f"| agent | seeds | games | all games | last {WINDOW} | evaluation | first above {level} | parameters | ms per step "
+        "| per move |",
         "|---" * 10 + "|",
     ]
     for label, runs in groups.items():
@@ -107,7 +109,7 @@ def write_report(folder: pathlib.Path, records: Sequence[Record], command: str) 
     """`lander.jsonl`, one line for each run, and `lander.md`."""
     text = report(records, command)
     with replacing(folder / "lander.jsonl") as temporary:
-        temporary.write_text("".join(json.dumps(record) + "\n" for record in records))
+        temporary.write_text("".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
     with replacing(folder / "lander.md") as temporary:
         temporary.write_text(text)
     return text
@@ -127,6 +129,15 @@ def _spread(numbers: Sequence[float]) -> str:
         return ""
     mean = f"{np.mean(numbers):.1f}"
     return mean if len(numbers) == 1 else f"{mean} ({min(numbers):.1f} to {max(numbers):.1f})"
+
+
+def _ended(config: Record, level: float | None) -> str:
+    if not config["stop_when_solved"]:
+        return ""
+    return (
+        f" A run ended once 100 further games without exploration reached {level} on average, or after {config['episodes']} "
+        "games."
+    )
 
 
 def _games(runs: Sequence[Record]) -> str:

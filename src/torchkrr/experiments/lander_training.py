@@ -7,6 +7,7 @@ episodes is complete.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import pathlib
 import time
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from .. import __version__
-from ..errors import FileError
+from ..errors import FileError, InputError, KernelRidgeError
 from .checkpoints import check_same_run, read_checkpoint, write_checkpoint
 from .lander_agent import Agent
 from .lander_config import Config
@@ -51,6 +52,8 @@ class Run:
         self.replay = Replay(config.replay_size, self.game.num_features)
         self.moves = 0
         self.episodes: list[Episode] = []
+        if config.stop_when_solved and self.threshold is None:
+            raise InputError(f"{config.environment} names no reward at which it is solved. Leave out stop_when_solved.")
         if self.path.exists():
             self._restore(read_checkpoint(self.path, "lander"))
 
@@ -107,8 +110,10 @@ class Run:
                 losses += float(agent.learn(replay.sample(config.batch_size, sampling)))
                 seconds_learning += time.perf_counter() - before
                 steps += 1
-        seconds = time.perf_counter() - began
-        return Episode(total, losses / max(steps, 1), self.moves - first_move, steps, seconds, seconds_learning)
+        seconds, loss = time.perf_counter() - began, losses / max(steps, 1)
+        if not math.isfinite(loss):
+            raise KernelRidgeError(f"The loss of game {number + 1} is {loss}. Try a smaller learning_rate.")
+        return Episode(total, loss, self.moves - first_move, steps, seconds, seconds_learning)
 
     def evaluate(self) -> list[float]:
         """Rewards of games without exploration."""
@@ -117,23 +122,23 @@ class Run:
     def save(self) -> None:
         state = {
             "config": dataclasses.asdict(self.config),
-            "torchkrr": __version__,
+            "identity": identity(self.config),
             "agent": self.agent.state_dict(),
             "replay": self.replay.state_dict(),
             "moves": self.moves,
             "episodes": [dataclasses.astuple(episode) for episode in self.episodes],
         }
-        write_checkpoint(self.path, state)
+        write_checkpoint(self.path, state, "lander")
 
     def _restore(self, state: dict[str, Any]) -> None:
-        check_same_run(
-            self.path, _identity(Config(**state["config"]), state["torchkrr"]), _identity(self.config, __version__)
-        )
+        check_same_run(self.path, state["identity"], identity(self.config))
         if len(state["episodes"]) > self.config.episodes:
             raise FileError(
                 f"{self.path} has {len(state['episodes'])} games, more than the {self.config.episodes} asked for. "
                 "Choose another folder, or remove it."
             )
+        if self.config.stop_when_solved and state["episodes"] and not state["config"]["stop_when_solved"]:
+            raise FileError(f"{self.path} is of a run that did not look whether it was solved. Choose another folder.")
         self.agent.load_state_dict(state["agent"])
         self.replay.load_state_dict(state["replay"])
         self.moves = state["moves"]
@@ -150,5 +155,6 @@ def play(agent: Agent, game: Game, seed: int, number: int, stream: int = EVALUAT
     return total
 
 
-def _identity(config: Config, version: str) -> dict[str, Any]:
-    return {**config.settings(), "torchkrr": version}
+def identity(config: Config) -> dict[str, Any]:
+    """All that the numbers of a run depend on."""
+    return {**config.settings(), "torchkrr": __version__}

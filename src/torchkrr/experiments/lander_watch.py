@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import pathlib
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from .._files import replacing, writable
-from ..errors import InputError, MissingExtraError
+from ..errors import InputError
 from .checkpoints import read_checkpoint
+from .extras import needed
 from .lander_agent import Agent
 from .lander_config import Config
 from .lander_games import SHOWING, make, move, start
@@ -29,6 +29,7 @@ def watch(checkpoint: str | os.PathLike[str], out: str | os.PathLike[str], *, ga
     if path.suffix.lower() not in KINDS:
         raise InputError(f"{path} must end in {', '.join(KINDS)} to be an animated picture.")
     writable(path)
+    needed("PIL.Image", "An animated file", extra="rl")  # before a game is played for it
     state = read_checkpoint(checkpoint, "lander")
     config = Config(**state["config"])
     agent = Agent(config, make(config.environment))
@@ -57,10 +58,6 @@ def _pictures(agent: Agent, config: Config, number: int) -> tuple[list[np.ndarra
 
 
 def _smaller(picture: np.ndarray) -> Any:
-    try:
-        images = importlib.import_module("PIL.Image")
-    except ModuleNotFoundError:
-        raise MissingExtraError('Animated files need pillow, which is not installed: pip install "torchkrr[rl]".') from None
-    image = images.fromarray(picture)
+    image = needed("PIL.Image", "An animated file", extra="rl").fromarray(picture)
     share = min(1.0, WIDTH / image.width)
     return image.resize((round(image.width * share), round(image.height * share))).quantize(64).convert("RGB")

@@ -7,7 +7,7 @@ import pathlib
 from types import TracebackType
 from typing import Any
 
-from ..errors import MissingExtraError
+from .extras import needed
 from .learn_training import Epoch
 
 
@@ -21,12 +21,8 @@ class Board:
         self._writer: Any = None
         if not shown:
             return
-        try:
-            writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
-        except ModuleNotFoundError:
-            raise MissingExtraError(
-                'Curves for TensorBoard need tensorboard, which is not installed: pip install "torchkrr[tensorboard]".'
-            ) from None
+        needed("tensorboard", "A curve for TensorBoard", extra="tensorboard")
+        writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
         self._writer = writer(str(folder), purge_step=begun + 1)
 
     def add(self, number: int, epoch: Epoch) -> None:

@@ -6,14 +6,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
 from ..models.pooling import pool
 from ..models.stages import cut_stages
-from .backbones import has_channels_last, prefix_tokens
+from .backbones import has_channels_last, prefix_tokens, trial
 from .catalog import library_network
 from .learn_config import Config
 from .preparing import Preparation, preparation
@@ -34,7 +33,7 @@ class Pool(nn.Module):
         return pool(
             x,
             self.how,  # type: ignore[arg-type]
-            num_prefix_tokens=self.num_prefix_tokens if x.ndim == 3 else 0,
+            num_prefix_tokens=self.num_prefix_tokens,
             channels_last=self.channels_last,
         )
 
@@ -75,9 +74,11 @@ def cut_network(config: Config) -> Cut:
             network = nn.Sequential(OrderedDict(features=network))
         stages = cut_stages(network).without(config.discard)
         tokens, last = prefix_tokens(network), has_channels_last(network)
+    if config.pooling == "class_token" and not tokens:
+        raise InputError(f"{config.network} has no class token to pool by. Choose mean, max or flatten.")
     backbone = nn.Sequential(stages, Pool(str(config.pooling), num_prefix_tokens=tokens, channels_last=last))
     backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Cut(backbone, prepare, _num_features(backbone.eval(), prepare))
+    return Cut(backbone, prepare, int(trial(config.network, prepare, backbone.eval()).shape[1]))
 
 
 def _small(config: Config) -> tuple[nn.Sequential, Preparation, int, bool]:
@@ -90,10 +91,3 @@ def _small(config: Config) -> tuple[nn.Sequential, Preparation, int, bool]:
         network = SMALL[config.network]()  # all of it, so that every depth starts from the same weights
     stages = nn.Sequential(*list(network)[: len(network) - config.discard])
     return stages, preparation(SIZE, MIDDLE, SPREAD, "bilinear"), 0, False
-
-
-def _num_features(backbone: nn.Module, prepare: Preparation) -> int:
-    """As many as it gives for a blank picture."""
-    blank = prepare([np.full((prepare.size, prepare.size, 3), 128, dtype=np.uint8)])
-    with torch.no_grad():
-        return int(backbone(blank).shape[1])

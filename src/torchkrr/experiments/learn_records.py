@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checkpoints import read_checkpoint
+from .checkpoints import check_same_run, read_checkpoint
 from .lazy import LocalReadout
 from .learn_bank import features_of
 from .learn_config import Config
@@ -127,6 +127,8 @@ def finish(run: Run, key: str, folder: pathlib.Path) -> Record:
 def reopen(path: str | pathlib.Path, data: Collection) -> Run:
     """A trained network from its model file, with the data it was trained on: `readings(reopen(...))` judges it again."""
     state = read_checkpoint(path, "learn")
-    run = Run(Config(**state["config"]), data, pathlib.Path(path).with_suffix(".none"))
+    config = Config(**state["config"])
+    check_same_run(path, state["identity"], identity(config, data.fingerprint))
+    run = Run(config, data, None)
     run.load_weights(state["weights"])
     return run

@@ -47,10 +47,10 @@ Report = Callable[[int, Epoch], None]
 
 
 class Run:
-    """A run in progress; `path` is its checkpoint, found or to be written."""
+    """A run in progress; `path` is its checkpoint, found or to be written, `None` for a run that is not to be trained."""
 
-    def __init__(self, config: Config, data: Collection, path: str | os.PathLike[str]) -> None:
-        self.config, self.data, self.path = config, data, pathlib.Path(path)
+    def __init__(self, config: Config, data: Collection, path: str | os.PathLike[str] | None) -> None:
+        self.config, self.data, self.path = config, data, None if path is None else pathlib.Path(path)
         self.rows = choose_rows(data.train.labels, config)
         self.cut = cut_network(config)
         self.bank = MemoryBank(data.train, self.rows.fit, self.cut.prepare)
@@ -59,7 +59,7 @@ class Run:
         self.epochs: list[Epoch] = []
         self.best = 0  # epoch, counted from 1
         self.best_state: dict[str, Any] = {}
-        if self.path.exists():
+        if self.path is not None and self.path.exists():
             self._restore(read_checkpoint(self.path, "learn"))
 
     @property
@@ -150,6 +150,7 @@ class Run:
         self.head.load_state_dict(state["head"])
 
     def save(self) -> None:
+        assert self.path is not None
         state = {
             "config": dataclasses.asdict(self.config),
             "identity": identity(self.config, self.data.fingerprint),
@@ -159,13 +160,15 @@ class Run:
             "best": self.best,
             "best_weights": self.best_state,
         }
-        write_checkpoint(self.path, state)
+        write_checkpoint(self.path, state, "learn")
 
     def save_model(self, path: pathlib.Path) -> None:
         """The weights as they are, with the configuration: what `learn_records.reopen` reads."""
-        write_checkpoint(path, {"config": dataclasses.asdict(self.config), "weights": self._weights()})
+        state = {"config": dataclasses.asdict(self.config), "weights": self._weights()}
+        write_checkpoint(path, {**state, "identity": identity(self.config, self.data.fingerprint)}, "learn")
 
     def _restore(self, state: dict[str, Any]) -> None:
+        assert self.path is not None
         check_same_run(self.path, state["identity"], identity(self.config, self.data.fingerprint))
         self.load_weights(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])

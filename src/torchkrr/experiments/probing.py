@@ -99,6 +99,8 @@ def probe(
         >>> result.best.cell.accuracy > 0.8
         True
     """
+    if not 0 < test_share < 1:
+        raise InputError(f"test_share must lie between 0 and 1, got {test_share}.")
     config = Config(budgets=tuple(sizes), seeds=seeds, readouts=tuple(readouts))
     depths_model = depths_of(model, layers, pooling)
     found = _passed(depths_model, loader, "features", progress)
@@ -107,6 +109,13 @@ def probe(
         train, judged = found.rows(fit), found.rows(judge)
     else:
         train, judged = found, _passed(depths_model, test, "test features", progress)
+        if judged.sizes != found.sizes:
+            raise ShapeError(
+                f"Layers give {found.sizes} features for batches of loader, but {judged.sizes} for those of test. Use "
+                'inputs of one size, or another pooling than "flatten".'
+            )
+    if len(train.labels) < 2:
+        raise InputError("One example is left to train on, at least 2 are needed.")
     depths = as_depths(depths_model.layers, found.sizes, found.shapes)
     classes = [str(label) for label in range(int(torch.cat([train.labels, judged.labels]).max()) + 1)]
 
@@ -153,9 +162,11 @@ def _passed(model: Depths, loader: Iterable[Any], title: str, progress: bool) ->
         for batch in loader:
             inputs, truth = _pair(batch)
             inputs = inputs.to(device) if isinstance(inputs, Tensor) else inputs
-            vectors = model.vectors(inputs)
-            if not sizes:
-                sizes, shapes = [vector.shape[1] for vector in vectors], model.shapes(inputs)
+            vectors, shapes = model.vectors_and_shapes(inputs)
+            widths = [vector.shape[1] for vector in vectors]
+            if features and widths != sizes:
+                raise ShapeError(f"Layers give {widths} features for a batch, but {sizes} for those before. Use one size.")
+            sizes = widths
             joined = torch.cat(vectors, dim=1).float().cpu()
             if len(joined) != len(truth):
                 raise ShapeError(f"A batch of the loader has {len(truth)} labels, but features of {len(joined)} inputs.")

@@ -16,6 +16,7 @@ from .._threads import set_threads
 from ..errors import KernelRidgeError
 
 WAIT = 0.2  # seconds between looks at the processes
+PATIENCE = 5.0  # seconds to look for the error of one that failed
 Say = Callable[[int, str], None]  # steps done since the last call, and a note for the progress line
 
 
@@ -51,31 +52,33 @@ def run_jobs(
     context = multiprocessing.get_context("spawn")
     messages = context.Queue()
     waiting, running = deque(jobs), set[Any]()
+    unheard = 0  # processes that ended well, less the results that came
     try:
-        while running or (waiting and not late()):
+        while running or unheard > 0 or (waiting and not late()):
             while waiting and len(running) < processes and not late():
                 process = context.Process(target=_work, args=(work, waiting.popleft(), messages), daemon=True)
                 process.start()
                 running.add(process)
-            _receive(messages, bar, finished)
+            unheard -= _receive(messages, bar, finished) == "done"
             ended = {process for process in running if not process.is_alive()}
             running -= ended
-            if ended:
-                _drain(messages, bar, finished)
             for process in ended:
                 process.join()
                 if process.exitcode:
+                    _last_words(messages, bar, finished)
                     raise KernelRidgeError(f"A run ended with exit code {process.exitcode}. Run the same command again.")
+                unheard += 1
     finally:
         for process in running:
             process.terminate()
 
 
-def _receive(messages: Any, bar: Progress, finished: Callable[[Any], None] | None) -> bool:
+def _receive(messages: Any, bar: Progress, finished: Callable[[Any], None] | None) -> str | None:
+    """What kind of message came, if any."""
     try:
         kind, contents = messages.get(timeout=WAIT)
     except queue.Empty:
-        return False
+        return None
     if kind == "failed":
         raise KernelRidgeError(contents)
     if kind == "done":
@@ -84,12 +87,13 @@ def _receive(messages: Any, bar: Progress, finished: Callable[[Any], None] | Non
     else:
         steps, note = contents
         bar.advance(steps, note=note)
-    return True
+    return str(kind)
 
 
-def _drain(messages: Any, bar: Progress, finished: Callable[[Any], None] | None) -> None:
-    """All that a process said before it ended."""
-    while _receive(messages, bar, finished):
+def _last_words(messages: Any, bar: Progress, finished: Callable[[Any], None] | None) -> None:
+    """Raise what a failed process said before it ended, if it did; others may go on talking meanwhile."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until and _receive(messages, bar, finished):
         pass
 
 

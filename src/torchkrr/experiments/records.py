@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import platform
+from collections.abc import Sequence
 from typing import Any
 
 from .. import __version__
@@ -93,9 +94,9 @@ def drop_torn_line(path: pathlib.Path) -> None:
                 temporary.write_bytes(whole)
 
 
-def versions() -> dict[str, str]:
+def versions(packages: Sequence[str] = NAMED_VERSIONS) -> dict[str, str]:
     """Versions of what the numbers depend on, where installed."""
-    installed = {name: _version(name) for name in NAMED_VERSIONS}
+    installed = {name: _version(name) for name in packages}
     return {
         "torchkrr": __version__,
         "python": platform.python_version(),

@@ -2,7 +2,7 @@
 
 from .depths import Depths
 from .pooling import pool
-from .q_network import KernelQNetwork, QNetwork
+from .q_network import KernelQNetwork, QNetwork, typical_scales
 from .readout import KernelReadout
 from .stages import Staged, cut_stages, known_layers
 from .taps import Tapped, features_at, tap
@@ -19,4 +19,5 @@ __all__ = [
     "known_layers",
     "pool",
     "tap",
+    "typical_scales",
 ]

@@ -68,6 +68,11 @@ class Depths(nn.Module):
         """One tensor `(B, D)` for each layer."""
         return list(self._passed(x, self._pooled).values())
 
+    def vectors_and_shapes(self, x: Any) -> tuple[list[Tensor], list[tuple[int, ...]]]:
+        """Both, from one pass."""
+        found = self._passed(x, lambda output: (self._pooled(output), tuple(output.shape[1:]))).values()
+        return [vectors for vectors, _ in found], [shape for _, shape in found]
+
     def shapes(self, x: Any) -> list[tuple[int, ...]]:
         """The shape of each layer's output for one input, before pooling."""
         return list(self._passed(x, lambda output: tuple(output.shape[1:])).values())

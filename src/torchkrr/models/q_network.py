@@ -23,6 +23,9 @@ from ..nn.ridge import KernelRidge
 Parts = Literal["both", "first", "last"]
 Place = Literal["state", "hidden"]
 Placing = Literal["sample", "farthest"]
+PARTS: tuple[Parts, ...] = ("both", "first", "last")
+PLACES: tuple[Place, ...] = ("state", "hidden")
+PLACINGS: tuple[Placing, ...] = ("sample", "farthest")
 MOST_PAIRED = 4096  # points whose distances, each to each, are looked at
 
 
@@ -111,9 +114,9 @@ class KernelQNetwork(QNetwork):
         check_points("states", states)
         check_finite("states", states)
         check_count("num_centers", num_centers, len(states))
-        check_choice("parts", parts, ("both", "first", "last"))
-        check_choice("last_on", last_on, ("state", "hidden"))
-        check_choice("placing", placing, ("sample", "farthest"))
+        check_choice("parts", parts, PARTS)
+        check_choice("last_on", last_on, PLACES)
+        check_choice("placing", placing, PLACINGS)
         super().__init__(states.shape[1], num_actions, hidden=hidden)
         self.to(states)
         self.last_on: Place = last_on

@@ -7,6 +7,7 @@ import os
 import pathlib
 from typing import Any
 
+from ..errors import InputError
 from . import kinds
 from .interrupts import resumable
 from .settings import setting_of
@@ -21,7 +22,7 @@ MEANS = {"reward": "rewards", "evaluation": "evaluation"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--agent", choices=("dqn", "dqk", "both"), default="both", help="plain, with kernels, or both (both)")
+    add("--agent", choices=("dqn", "dqk", "both"), help="plain, with kernels, or both (both)")
     add("--seeds", type=kinds.count, metavar="N", help="runs of each agent, from seed 0 on (5); of a study from 100 on (3)")
     add("--episodes", type=kinds.count, default=500, metavar="N", help="games of each run (500)")
     add("--stop-when-solved", action="store_true", help="end a run once it wins without exploration")
@@ -49,7 +50,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.watch is not None:
         return _watch(args)
     from ..experiments import lander_figure, lander_report, lander_runs  # late: --help needs no torch
+    from ..experiments.extras import all_needed
 
+    all_needed(("gymnasium", "matplotlib"), "torchkrr lander", extra="rl")
     configs = _configs(args)
     folder = pathlib.Path("runs/lander") if args.out is None else args.out
     seconds = None if args.time_limit is None else 60 * args.time_limit
@@ -77,6 +80,10 @@ def _configs(args: argparse.Namespace) -> list[Any]:
     from ..experiments.lander_config import Config
     from ..experiments.lander_study import FIRST_SEED, study
 
+    if args.variants and not args.study:
+        raise InputError("--variants are those of a study: give --study too.")
+    if args.agent and args.study:
+        raise InputError("A study has agents of its own: leave out --agent, or choose some of them by --variants.")
     common = {
         "environment": args.environment,
         "episodes": args.episodes,
@@ -89,7 +96,7 @@ def _configs(args: argparse.Namespace) -> list[Any]:
     seeds = list(range(first, first + (args.seeds or count)))
     if args.study:
         return study(Config(**common), seeds, args.variants)
-    agents = ("dqn", "dqk") if args.agent == "both" else (args.agent,)
+    agents = ("dqn", "dqk") if args.agent in (None, "both") else (args.agent,)
     return [Config(**{**common, "agent": agent, "seed": seed}) for seed in seeds for agent in agents]
 
 
@@ -118,7 +125,7 @@ def _command(args: argparse.Namespace) -> str:
 
     options = {
         "--study": args.study,
-        "--agent": None if args.study else args.agent,
+        "--agent": None if args.study else args.agent or "both",
         "--variants": tuple(args.variants) if args.variants else None,
         "--seeds": args.seeds or None,
         "--episodes": args.episodes,

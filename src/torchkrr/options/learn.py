@@ -60,7 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     from ..experiments import learn_report, learn_runs  # late: --help needs no torch
+    from ..experiments.extras import all_needed
 
+    extra = "demo" if args.dataset == "digits" else "vision"
+    all_needed(("sklearn", "matplotlib"), "torchkrr learn", extra=extra)
+    if args.tensorboard:
+        all_needed(("tensorboard",), "torchkrr learn --tensorboard", extra="tensorboard")
     configs = _configs(args)
     seconds = None if args.time_limit is None else 60 * args.time_limit
     with resumable(args.out):
