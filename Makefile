@@ -93,13 +93,15 @@ lander-study: $(INSTALLED)
 	$(BIN)/torchkrr lander --study --seeds 3 --episodes 200 --out runs/lander-study
 	for kind in md jsonl; do cp runs/lander-study/lander.$$kind docs/results/lander-study.$$kind; done
 
-# Two small networks on CIFAR-10, five depths, five seeds, two heads each; goes on where it was.
+# Two small networks on CIFAR-10, five depths, five seeds, two heads each, then one of them on all images; goes on where it was.
 learn: $(INSTALLED)
 	for network in vgg-small vit-small; do \
 		$(BIN)/torchkrr learn --dataset cifar10 --network $$network --samples 1000 --seeds 5 --out runs/learn-$$network || exit 1; \
 		cp runs/learn-$$network/report.md docs/results/learn-$$network.md; \
 		cp runs/learn-$$network/records.jsonl docs/results/learn-$$network.jsonl; \
 		done
+	$(BIN)/torchkrr learn --dataset cifar10 --network vit-small --samples all --depths 0 --seeds 1 --epochs 20 --out runs/learn-vit-small-all
+	for kind in report.md records.jsonl; do cp runs/learn-vit-small-all/$$kind docs/results/learn-vit-small-all.$${kind##*.}; done
 	cp runs/learn-vgg-small/figure.png docs/images/learn-vgg-small.png
 	cp runs/learn-vit-small/figure.png docs/images/learn-vit-small.png
 

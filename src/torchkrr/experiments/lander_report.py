@@ -54,17 +54,18 @@ def report(records: Sequence[Record], command: str) -> str:
     groups = by_label(records)
     first = records[0]
     level = first["solved_at"]
+    above = "first above the threshold, which this game does not name" if level is None else f"first above {level}"
     lines = [
         f"# Double DQN on {first['config']['environment']}",
         "",
         f"Made by `{command}`; records in `lander.jsonl`.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in first["versions"].items()) + ".",
         f"Rewards of all games, of the last {WINDOW}, and of {len(first['evaluation'])} after training without exploration: "
-        f"means over seeds, with the range over seeds in brackets. *First above {level}*: the game after which the mean of "
+        f"means over seeds, with the range over seeds in brackets. *{above.capitalize()}*: the game after which the mean of "
         f"{WINDOW} training games, with exploration, first is. A *step* is one of the optimizer, with sampling; a *move* "
         "has the game and the choice of an action as well." + _ended(first["config"], level),
         "",
-        f"| agent | seeds | games | all games | last {WINDOW} | evaluation | first above {level} | parameters | ms per step "
+        f"| agent | seeds | games | all games | last {WINDOW} | evaluation | {above} | parameters | ms per step "
         "| per move |",
         "|---" * 10 + "|",
     ]
