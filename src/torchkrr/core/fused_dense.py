@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import _native
 from .._checks import check_finite
-from .._native import Task
+from .._native import Task, plain
 from ..distances import needs_gradient
 from ..kernels import Kernel
 from .dense import DenseProblem
@@ -39,23 +39,45 @@ SIZES = (
 )
 
 
-GRADIENTS = ("grad_query", "grad_centers", "grad_values")
+class _Problem:
+    """What the library was given. A task holds addresses, so what lies there has to live as long as the task does."""
 
+    __slots__ = ("kept", "kernel", "resolved", "ridge", "scale", "task")
 
-class _Fixed(NamedTuple):
-    """What has no gradient here."""
-
-    kernel: Kernel
-    scale: Tensor | None  # logarithms of what the library divides by; without, the points are embedded
-    profile: int
-    shape: tuple[float, ...]
-    ridge: float
-
-
-class _Found(NamedTuple):
-    result: Tensor  # (Q, C)
-    adjoint: Tensor  # (N, C): A^-1 y
-    factor: Tensor  # (N, N)
+    def __init__(
+        self,
+        query: Tensor,
+        centers: Tensor,
+        values: Tensor,
+        kernel: Kernel,
+        ridge: float,
+        scale: Tensor | None,
+        result: Tensor,
+    ) -> None:
+        dtype = query.dtype
+        number, self.resolved = NUMBERS[dtype](ridge), ctypes.c_uint8()
+        query, centers, values = plain(query), plain(centers), plain(values)
+        self.kernel, self.ridge, self.scale = kernel, ridge, scale
+        self.kept = (query, centers, values, number)
+        profile, parameters = PROFILES[type(kernel)]
+        num_centers, features = centers.shape
+        self.task = Task(
+            query=query.data_ptr(),
+            centers=centers.data_ptr(),
+            values=values.data_ptr(),
+            ridge=ctypes.addressof(number),
+            mean=result.data_ptr(),
+            resolved=ctypes.addressof(self.resolved),
+            cells=query.shape[0],
+            neighbors=num_centers,
+            features=features,
+            outputs=values.shape[1],
+            profile=profile,
+            shape=parameters(kernel),
+            trusted=TRUSTED[dtype],
+        )
+        if scale is not None:
+            self.task.log_scales, self.task.scale_step = scale.data_ptr(), scale.ndim
 
 
 def obstacle(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any, trend: Any) -> str | None:
@@ -99,21 +121,20 @@ def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridg
         query, centers = kernel.embed(query), kernel.embed(centers)
         if not _native.in_memory(query, centers):
             return None
-    profile, parameters = PROFILES[type(kernel)]
-    fixed = _Fixed(kernel, scale, profile, parameters(kernel), ridge)
     result = query.new_empty(query.shape[0], values.shape[1])
-    resolved = ctypes.c_uint8()
-    places = {"mean": result.data_ptr(), "resolved": ctypes.addressof(resolved)}
     if not needs_gradient(query, centers, values):
-        _run("dense", query, centers, values, fixed, places)
-        return result if resolved.value else None
+        problem = _Problem(query, centers, values, kernel, ridge, scale, result)
+        _native.call("dense", query.dtype, problem.task)
+        return result if problem.resolved.value else None
     if scale is not None:
-        fixed = fixed._replace(scale=scale.detach().clone())  # the gradient must not see it change
-    adjoint = torch.empty_like(values, memory_format=torch.contiguous_format)
-    factor = values.new_empty(values.shape[0], values.shape[0])
-    places |= {"adjoint": adjoint.data_ptr(), "factor": factor.data_ptr()}
-    _run("dense", query, centers, values, fixed, places)
-    return _Mean.apply(query, centers, values, _Found(result, adjoint, factor), fixed) if resolved.value else None
+        scale = scale.detach().clone()  # the gradient must not see it change
+    problem = _Problem(query, centers, values, kernel, ridge, scale, result)
+    num_centers, outputs = values.shape
+    space = values.new_empty(num_centers, outputs + num_centers)  # A^-1 y (N, C), then the factor (N, N)
+    problem.task.adjoint = start = space.data_ptr()
+    problem.task.factor = start + num_centers * outputs * space.element_size()
+    _native.call("dense", query.dtype, problem.task)
+    return _Mean.apply(query, centers, values, (result, space), problem) if problem.resolved.value else None
 
 
 class _Mean(torch.autograd.Function):
@@ -122,61 +143,46 @@ class _Mean(torch.autograd.Function):
     # With `setup_context` each call would inspect the signature of `forward`, which takes longer than a small problem.
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, centers: Tensor, values: Tensor, found: tuple[Tensor, ...], fixed: _Fixed
+        ctx: Any, query: Tensor, centers: Tensor, values: Tensor, found: tuple[Tensor, Tensor], problem: _Problem
     ) -> Tensor:
-        result, adjoint, factor = found
-        ctx.fixed = fixed
-        ctx.save_for_backward(query, centers, values, adjoint, factor)
+        result, space = found  # as a tuple: a tensor that comes in and goes out would be a view of itself
+        ctx.problem = problem
+        ctx.save_for_backward(query, centers, values, space)
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, centers, values, adjoint, factor = ctx.saved_tensors
-        inputs, needs = (query, centers, values), ctx.needs_input_grad
+        query, centers, values, _ = ctx.saved_tensors  # which also tells whether they have changed
+        problem, needs = ctx.problem, ctx.needs_input_grad
         if torch.is_grad_enabled():
-            return *_by_autograd(inputs, grad, ctx.fixed, needs[:3]), None, None
+            return *_by_autograd((query, centers, values), grad, problem, needs[:3]), None, None
+        grad, task = plain(grad), problem.task
+        task.grad_mean = grad.data_ptr()
+        found: list[Tensor | None] = [None, None, None]
         # Not `empty_like`: what an input looks like in memory is not what is written.
-        found = [tensor.new_empty(tensor.shape) if need else None for tensor, need in zip(inputs, needs, strict=False)]
-        grad = _native.plain(grad)
-        places = {"adjoint": adjoint.data_ptr(), "factor": factor.data_ptr(), "grad_mean": grad.data_ptr()}
-        places |= {name: made.data_ptr() for name, made in zip(GRADIENTS, found, strict=True) if made is not None}
-        _run("dense_gradient", query, centers, values, ctx.fixed, places)
+        if needs[0]:
+            found[0] = to_query = query.new_empty(query.shape)
+            task.grad_query = to_query.data_ptr()
+        if needs[1]:
+            found[1] = to_centers = centers.new_empty(centers.shape)
+            task.grad_centers = to_centers.data_ptr()
+        if needs[2]:
+            found[2] = to_values = values.new_empty(values.shape)
+            task.grad_values = to_values.data_ptr()
+        _native.call("dense_gradient", query.dtype, task)
         return *found, None, None
 
 
-def _by_autograd(inputs: tuple[Tensor, ...], grad: Tensor, fixed: _Fixed, needs: tuple[bool, ...]) -> list[Tensor | None]:
-    kernel, ridge = fixed.kernel, fixed.ridge
+def _by_autograd(
+    inputs: tuple[Tensor, ...], grad: Tensor, problem: _Problem, needs: tuple[bool, ...]
+) -> list[Tensor | None]:
     # Views give each input an edge of its own in the graph, even where two inputs are one tensor.
     query, centers, values = views = [tensor.view_as(tensor) for tensor in inputs]
-    if fixed.scale is not None:
-        lengthscale = fixed.scale.exp().to(query.dtype)
+    if problem.scale is not None:
+        lengthscale = problem.scale.exp().to(query.dtype)
         query, centers = query / lengthscale, centers / lengthscale
-    result = by_torch(DenseProblem(query, centers, values, query.new_tensor(ridge), kernel, trend=False)).result
+    ridge = query.new_tensor(problem.ridge)
+    result = by_torch(DenseProblem(query, centers, values, ridge, problem.kernel, trend=False)).result
     wanted = [view for view, need in zip(views, needs, strict=True) if need]
     parts = iter(torch.autograd.grad(result, wanted, grad, create_graph=True, allow_unused=True))
     return [next(parts) if need else None for need in needs]
-
-
-def _run(name: str, query: Tensor, centers: Tensor, values: Tensor, fixed: _Fixed, places: dict[str, int]) -> None:
-    """Call the library; `places` are the addresses of what it reads and writes beside the three inputs."""
-    dtype, scale = query.dtype, fixed.scale
-    number = NUMBERS[dtype](fixed.ridge)
-    query, centers, values = map(_native.plain, (query, centers, values))  # copies live until the call is over
-    num_centers, features = centers.shape
-    task = Task(
-        **places,
-        query=query.data_ptr(),
-        centers=centers.data_ptr(),
-        values=values.data_ptr(),
-        ridge=ctypes.addressof(number),
-        cells=query.shape[0],
-        neighbors=num_centers,
-        features=features,
-        outputs=values.shape[1],
-        profile=fixed.profile,
-        log_scales=None if scale is None else scale.data_ptr(),
-        scale_step=0 if scale is None else scale.ndim,
-        shape=fixed.shape,
-        trusted=TRUSTED[dtype],
-    )
-    _native.call(name, dtype, task)

@@ -76,13 +76,14 @@ def kernel_ridge(
     check_choice("trend", trend, (None, "constant"))
     check_choice("on_singular", on_singular, ("warn", "raise"))
     check_choice("backend", backend, ("auto", "fused", "torch"))
-    check_values(values, batched=True)
-    if backend != "torch":
-        obstacle = fused_dense.obstacle(query, centers, values, kernel, ridge, trend)
-        if chosen(backend, obstacle, "solve this"):
-            found = fused_dense.mean(query, centers, values, kernel=kernel, ridge=float(ridge))
-            if found is not None:
-                return found
+    torch_alone = "torch was asked for" if backend == "torch" else None
+    obstacle = torch_alone or fused_dense.obstacle(query, centers, values, kernel, ridge, trend)
+    if obstacle is not None:
+        check_values(values, batched=True)
+    if chosen(backend, obstacle, "solve this"):
+        found = fused_dense.mean(query, centers, values, kernel=kernel, ridge=float(ridge))
+        if found is not None:
+            return found
     return _solve(dense.mean, query, centers, values, kernel, ridge, trend, on_singular)
 
 
