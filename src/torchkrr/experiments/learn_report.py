@@ -79,7 +79,9 @@ def who_wins(cells: Sequence[Cell]) -> str:
     """The best of each head over depths, and at how many depths a kernel is ahead, in words."""
     heads = list(dict.fromkeys(cell.head for cell in cells))
     best = [max((cell for cell in cells if cell.head == head), key=lambda cell: cell.accuracy) for head in heads]
-    found = "; ".join(f"{c.title}: {100 * c.accuracy:.1f} % with {c.discard} stages discarded" for c in best)
+    found = "; ".join(
+        f"{c.title}: {100 * c.accuracy:.1f} % with {c.discard} stage{'s' * (c.discard != 1)} discarded" for c in best
+    )
     sentences = [f"The best depth of each head by test accuracy, {found}."]
     for head in heads:
         by_depth = [values for values in differences(cells, head).values() if values]
