@@ -87,11 +87,14 @@ class Run:
             self.save()
         self.load_weights(self.best_state)
 
-    def _rank(self, number: int) -> tuple[float, float]:
-        """Larger is better, of the epoch counted from 1: mean accuracy of the last ones, then loss."""
+    def _rank(self, number: int) -> tuple[bool, float, float]:
+        """Larger is better, of the epoch counted from 1: mean accuracy of the last ones, then loss.
+
+        One with fewer epochs to average over comes after all that have enough: a lucky first one would be hard to beat.
+        """
         last = self.epochs[max(0, number - self.config.smoothing) : number]
         accuracy, log_loss = (math.fsum(getattr(epoch, name) for epoch in last) for name in ("accuracy", "log_loss"))
-        return accuracy / len(last), -log_loss / len(last)
+        return number >= self.config.smoothing, accuracy / len(last), -log_loss / len(last)
 
     def _epoch(self, number: int) -> Epoch:
         config, began = self.config, time.perf_counter()
