@@ -13,8 +13,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dqk": {},
     "first-only": {"parts": "first"},
     "last-only": {"parts": "last"},
-    "last-only-faster": {"parts": "last", "last_learning_rate": 1e-2, "center_learning_rate": 1e-4},
-    # Values of the first part are activations of size one, those of the last action values of size one hundred.
+    # With 1e-3 the values of the last part, action values of size one hundred, hardly move: it made up 3 % of the spread of
+    # action values after 200 games. A step of the linear layer moves them by 1e-3 for each of 64 activations.
+    "last-only-fast": {"parts": "last", "last_learning_rate": 5e-2},
+    "fast-last": {"last_learning_rate": 5e-2},
+    # The values of the first part are activations of size one; it had become as large as the layer it is added to.
     "scaled-rates": {"first_learning_rate": 1e-4, "last_learning_rate": 1e-2, "center_learning_rate": 1e-4},
     "values-only": {"learn_centers": False},
     "slow-centers": {"center_learning_rate": 1e-4},
