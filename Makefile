@@ -84,7 +84,7 @@ probe: $(INSTALLED)
 
 # Ten runs of the reinforcement learning experiment, one thread each; then its study of variants. Both go on where they were.
 lander: $(INSTALLED)
-	$(BIN)/torchkrr lander --environment CartPole-v1 --episodes 600 --seeds 1 --stop-when-solved --out runs/cartpole
+	$(BIN)/torchkrr lander --environment CartPole-v1 --episodes 600 --seeds 2 --stop-when-solved --out runs/cartpole
 	$(BIN)/torchkrr lander --agent both --seeds 5 --episodes 500 --out runs/lander
 	for name in cartpole lander; do for kind in md jsonl; do cp runs/$$name/lander.$$kind docs/results/$$name.$$kind; done; done
 	cp runs/lander/lander.png docs/images/lander.png

@@ -118,7 +118,7 @@ def test_kernel_parameters_have_their_own_rates_and_decay(game):
 
 
 def test_parameters_with_equal_rates_and_decay_share_a_group(game):
-    config = dataclasses.replace(SMALL, agent="dqk")
+    config = dataclasses.replace(SMALL, agent="dqk", first_learning_rate=1e-3)
     groups = make_optimizer(config, make_network(config, game)).param_groups
     assert [(len(group["params"]), group["weight_decay"]) for group in groups] == [(6, 0.01), (4, 0.0)]
 

@@ -52,8 +52,9 @@ class Config:
     learn_centers: bool = True
     learn_values: bool = True
     learn_lengthscale: bool = False
-    # Of values (and lengthscales). Those of the first part are hidden activations, those of the last action values.
-    first_learning_rate: float = 1e-3
+    # Of values (and lengthscales). Those of the first part are hidden activations, those of the last action values. With
+    # 1e-3 the first part grows as large as the layer it is added to, losses rise, and CartPole is unlearned again.
+    first_learning_rate: float = 1e-4
     last_learning_rate: float = 1e-3
     center_learning_rate: float = 1e-3
     kernel_weight_decay: float = 0.0

@@ -17,8 +17,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     # action values after 200 games. A step of the linear layer moves them by 1e-3 for each of 64 activations.
     "last-only-fast": {"parts": "last", "last_learning_rate": 5e-2},
     "fast-last": {"last_learning_rate": 5e-2},
-    # The values of the first part are activations of size one; it had become as large as the layer it is added to.
-    "scaled-rates": {"first_learning_rate": 1e-4, "last_learning_rate": 1e-2, "center_learning_rate": 1e-4},
+    "fast-first": {"first_learning_rate": 1e-3},
     "values-only": {"learn_centers": False},
     "slow-centers": {"center_learning_rate": 1e-4},
     "farthest-centers": {"placing": "farthest"},
