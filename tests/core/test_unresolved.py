@@ -167,7 +167,8 @@ def test_batch_elements_are_judged_one_by_one():
     bad[1] = bad[0]
     centers, values = torch.stack((good, bad)), torch.randn(2, 5, 3)
     query = torch.randn(4, 2)
-    with pytest.warns(RidgeRaisedWarning):
+    with pytest.warns(RidgeRaisedWarning, match=r"^4 cells"):  # not all eight
         both = F.kernel_ridge(query, centers, values, kernel=EXPONENTIAL, ridge=0.0)
-    # Batches are torch's: the compiled path rounds differently.
-    assert torch.equal(both[0], F.kernel_ridge(query, good, values[0], kernel=EXPONENTIAL, ridge=0.0, backend="torch"))
+    # Up to rounding, which depends on the processor.
+    alone = F.kernel_ridge(query, good, values[0], kernel=EXPONENTIAL, ridge=0.0)
+    torch.testing.assert_close(both[0], alone, rtol=1e-5, atol=1e-6)

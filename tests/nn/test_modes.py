@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
-from tests.nn.layers import KINDS, LEARNED, NUM_FEATURES, Layer, data, make, predicts_as_rebuilt, queries, same
+from tests.nn.layers import KINDS, LEARNED, NUM_FEATURES, Layer, data, make, predicts_as_rebuilt, queries, rebuilt, same
 from torch.autograd import forward_ad
 
 from torchkrr import kernels, transforms
@@ -63,7 +63,8 @@ def test_autocast_leaves_nothing_imprecise_behind(verb):
         layer(queries())
     with torch.autocast("cpu", torch.bfloat16):
         layer.neighbors(queries()) if verb == "neighbors" else layer.append(*data(4, 5))
-    assert predicts_as_rebuilt(layer)
+    # Matrix products of few rows and of all round differently; bfloat16 would be off by 1e-2.
+    torch.testing.assert_close(layer(queries()), rebuilt(layer)(queries()), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
