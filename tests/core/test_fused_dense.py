@@ -282,3 +282,23 @@ def test_centers_outside_the_support_of_a_hat_function_have_no_gradient(backend)
         return F.kernel_ridge(*tensors, kernel=kernel, ridge=0.1, backend=backend)
 
     assert gradcheck(predict, [tensor.requires_grad_() for tensor in tensors])
+
+
+def test_saved_tensors_may_be_moved_until_they_are_needed():
+    """As activation checkpoints and offloading do: what lay where it was saved is gone."""
+    torch.manual_seed(0)
+    inputs = [torch.randn(shape, requires_grad=True) for shape in ((6, 3), (8, 3), (8, 2))]
+
+    def gradients(pack):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda moved: moved):
+            result = F.kernel_ridge(*inputs, kernel=kernels.Exponential(2.0), ridge=1e-2, backend="fused")
+        return torch.autograd.grad(result.square().sum(), inputs)
+
+    def away(tensor):
+        moved = tensor.detach().clone()
+        if not any(tensor is given or tensor.shape == given.shape for given in inputs):
+            tensor.data.fill_(torch.nan)  # unseen by the count of changes, as memory that was given back is
+        return moved
+
+    for found, expected in zip(gradients(away), gradients(lambda tensor: tensor), strict=True):
+        assert torch.equal(found, expected)

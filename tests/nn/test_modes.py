@@ -58,13 +58,15 @@ def test_under_autocast_features_in_half_meet_centers_in_float32(kind):
 @pytest.mark.parametrize("verb", ["neighbors", "append"])
 def test_autocast_leaves_nothing_imprecise_behind(verb):
     transform = transforms.Linear(torch.randn(NUM_FEATURES, NUM_FEATURES))
-    layer = make("local", kernel=kernels.Matern32(1.5, input_transform=transform))
-    if verb == "append":
-        layer(queries())
-    with torch.autocast("cpu", torch.bfloat16):
-        layer.neighbors(queries()) if verb == "neighbors" else layer.append(*data(4, 5))
-    # Matrix products of few rows and of all round differently; bfloat16 would be off by 1e-2.
-    torch.testing.assert_close(layer(queries()), rebuilt(layer)(queries()), rtol=1e-4, atol=1e-5)
+    used, unused = (make("local", kernel=kernels.Matern32(1.5, input_transform=transform)) for _ in range(2))
+    for layer, enabled in ((used, True), (unused, False)):
+        if verb == "append":
+            layer(queries())
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            layer.neighbors(queries()) if verb == "neighbors" else layer.append(*data(4, 5))
+    assert torch.equal(used(queries()), unused(queries()))
+    # Matrix products of few rows and of all round differently.
+    torch.testing.assert_close(used(queries()), rebuilt(used)(queries()), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -40,44 +40,39 @@ SIZES = (
 
 
 class _Problem:
-    """What the library was given. A task holds addresses, so what lies there has to live as long as the task does."""
+    """What the library is told beside the three inputs. A task holds addresses, so what lies there has to live with it."""
 
-    __slots__ = ("kept", "kernel", "resolved", "ridge", "scale", "task")
+    __slots__ = ("kernel", "number", "resolved", "ridge", "scale", "task")
 
-    def __init__(
-        self,
-        query: Tensor,
-        centers: Tensor,
-        values: Tensor,
-        kernel: Kernel,
-        ridge: float,
-        scale: Tensor | None,
-        result: Tensor,
-    ) -> None:
-        dtype = query.dtype
-        number, self.resolved = NUMBERS[dtype](ridge), ctypes.c_uint8()
-        query, centers, values = plain(query), plain(centers), plain(values)
-        self.kernel, self.ridge, self.scale = kernel, ridge, scale
-        self.kept = (query, centers, values, number)
+    def __init__(self, values: Tensor, kernel: Kernel, ridge: float, scale: Tensor | None, result: Tensor) -> None:
+        self.kernel, self.ridge = kernel, ridge
+        self.scale = scale  # logarithms of what the library divides by; without, the points are embedded
+        self.number, self.resolved = NUMBERS[values.dtype](ridge), ctypes.c_uint8()
         profile, parameters = PROFILES[type(kernel)]
-        num_centers, features = centers.shape
         self.task = Task(
-            query=query.data_ptr(),
-            centers=centers.data_ptr(),
-            values=values.data_ptr(),
-            ridge=ctypes.addressof(number),
+            ridge=ctypes.addressof(self.number),
             mean=result.data_ptr(),
             resolved=ctypes.addressof(self.resolved),
-            cells=query.shape[0],
-            neighbors=num_centers,
-            features=features,
+            cells=result.shape[0],
+            neighbors=values.shape[0],
             outputs=values.shape[1],
             profile=profile,
             shape=parameters(kernel),
-            trusted=TRUSTED[dtype],
+            trusted=TRUSTED[values.dtype],
         )
         if scale is not None:
             self.task.log_scales, self.task.scale_step = scale.data_ptr(), scale.ndim
+
+
+def _call(name: str, task: Task, query: Tensor, centers: Tensor, values: Tensor, space: Tensor | None) -> None:
+    """Call the library; `space` holds A^-1 y (N, C), then the factor (N, N), if a gradient is asked for."""
+    query, centers, values = plain(query), plain(centers), plain(values)  # copies live until the call is over
+    task.query, task.centers, task.values = query.data_ptr(), centers.data_ptr(), values.data_ptr()
+    task.features = query.shape[1]
+    if space is not None:
+        task.adjoint = start = space.data_ptr()
+        task.factor = start + values.numel() * space.element_size()
+    _native.call(name, query.dtype, task)
 
 
 def obstacle(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any, trend: Any) -> str | None:
@@ -122,19 +117,15 @@ def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridg
         if not _native.in_memory(query, centers):
             return None
     result = query.new_empty(query.shape[0], values.shape[1])
-    if not needs_gradient(query, centers, values):
-        problem = _Problem(query, centers, values, kernel, ridge, scale, result)
-        _native.call("dense", query.dtype, problem.task)
-        return result if problem.resolved.value else None
-    if scale is not None:
+    watched = needs_gradient(query, centers, values)
+    if watched and scale is not None:
         scale = scale.detach().clone()  # the gradient must not see it change
-    problem = _Problem(query, centers, values, kernel, ridge, scale, result)
-    num_centers, outputs = values.shape
-    space = values.new_empty(num_centers, outputs + num_centers)  # A^-1 y (N, C), then the factor (N, N)
-    problem.task.adjoint = start = space.data_ptr()
-    problem.task.factor = start + num_centers * outputs * space.element_size()
-    _native.call("dense", query.dtype, problem.task)
-    return _Mean.apply(query, centers, values, (result, space), problem) if problem.resolved.value else None
+    problem = _Problem(values, kernel, ridge, scale, result)
+    space = values.new_empty(values.shape[0], values.shape[1] + values.shape[0]) if watched else None
+    _call("dense", problem.task, query, centers, values, space)
+    if not problem.resolved.value:
+        return None
+    return _Mean.apply(query, centers, values, (result, space), problem) if watched else result
 
 
 class _Mean(torch.autograd.Function):
@@ -152,11 +143,11 @@ class _Mean(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, centers, values, _ = ctx.saved_tensors  # which also tells whether they have changed
+        query, centers, values, space = ctx.saved_tensors  # maybe not where they were
         problem, needs = ctx.problem, ctx.needs_input_grad
         if torch.is_grad_enabled():
             return *_by_autograd((query, centers, values), grad, problem, needs[:3]), None, None
-        grad, task = plain(grad), problem.task
+        grad, task = plain(grad), Task.from_buffer_copy(problem.task)  # which others may use at the same time
         task.grad_mean = grad.data_ptr()
         found: list[Tensor | None] = [None, None, None]
         # Not `empty_like`: what an input looks like in memory is not what is written.
@@ -169,7 +160,7 @@ class _Mean(torch.autograd.Function):
         if needs[2]:
             found[2] = to_values = values.new_empty(values.shape)
             task.grad_values = to_values.data_ptr()
-        _native.call("dense_gradient", query.dtype, task)
+        _call("dense_gradient", task, query, centers, values, space)
         return *found, None, None
 
 

@@ -15,7 +15,6 @@ from .lander_report import by_label
 
 NAMES = {"dqn": "Double DQN", "dqk": "with kernels"}
 COLORS = ("#8a8a8a", "#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#9f6b53", "#cb912f", "#337ea9")
-
 LINES = ("-", "--", ":")  # for more agents than colors
 
 
@@ -28,7 +27,7 @@ def draw(records: Sequence[Record], path: pathlib.Path) -> None:
         color, line = COLORS[number % len(COLORS)], LINES[number // len(COLORS) % len(LINES)]
         for panel, key in zip(panels, ("rewards", "losses"), strict=True):
             curves = [running_mean(run[key]) for run in runs]
-            _band(panel, curves, color, line, f"{NAMES.get(label, label)} ({_seeds(len(runs))})")
+            _band(panel, curves, color, line, f"{NAMES.get(label, label)} ({len(runs)} seed{'s' * (len(runs) != 1)})")
     first = records[0]
     if first["solved_at"] is not None:
         panels[0].axhline(first["solved_at"], color="#222222", linewidth=0.8, linestyle=":")
@@ -48,7 +47,3 @@ def _band(panel: Any, curves: list[np.ndarray], color: str, line: str, label: st
     games = np.arange(1, length + 1)
     panel.plot(games, stacked.mean(0), color=color, label=label, linewidth=1.8, linestyle=line)
     panel.fill_between(games, stacked.min(0), stacked.max(0), color=color, alpha=0.18, linewidth=0)
-
-
-def _seeds(count: int) -> str:
-    return "1 seed" if count == 1 else f"{count} seeds"

@@ -76,9 +76,8 @@ def kernel_ridge(
     check_choice("trend", trend, (None, "constant"))
     check_choice("on_singular", on_singular, ("warn", "raise"))
     check_choice("backend", backend, ("auto", "fused", "torch"))
-    torch_alone = "torch was asked for" if backend == "torch" else None
-    obstacle = torch_alone or fused_dense.obstacle(query, centers, values, kernel, ridge, trend)
-    if obstacle is not None:
+    obstacle = fused_dense.obstacle(query, centers, values, kernel, ridge, trend)
+    if backend == "torch" or obstacle is not None:  # else they are known to be right
         check_values(values, batched=True)
     if chosen(backend, obstacle, "solve this"):
         found = fused_dense.mean(query, centers, values, kernel=kernel, ridge=float(ridge))
