@@ -343,3 +343,19 @@ def test_half_precision_of_a_module_does_not_round_what_was_fitted(name):
     x = 1000 + torch.rand(500, 2, dtype=torch.float64)
     fitted = MAPS[name]().fit(x)
     close(copy.deepcopy(fitted).half()(x), fitted(x), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_maps_of_points_in_half_precision_are_those_of_the_same_points_in_float32(dtype):
+    x = torch.randn(100, 2).to(dtype)
+    half, single = StandardMean().fit(x), StandardMean().fit(x.float())
+    for name, statistic in half.state_dict().items():
+        close(statistic, single.state_dict()[name], rtol=1e-6, atol=1e-6)
+    assert half(x).dtype == dtype
+    assert torch.equal(half(x), single(x.float()).to(dtype))  # not rounded between its steps
+
+
+def test_counts_that_half_precision_cannot_hold_keep_points_inside_the_cube():
+    x = torch.linspace(0, 1, 70_000).unsqueeze(1)
+    fitted = UnitCube().fit(x)
+    assert torch.equal(fitted(x.half()), fitted(x.half().float()).half())

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ._checks import check_finite, check_floating, check_points, check_same_features, check_tensor
 from ._chunking import SEARCH_BYTES, ranges, rows_per_chunk
+from ._precision import working_dtype
 from ._state import keep_double, register, resize_buffers, usable
 from .distances import needs_gradient, squared_distances
 from .errors import InputError, InputTypeError, NotFittedError
@@ -63,7 +64,8 @@ class Transform(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_tensor("x", x)
         check_floating("x", x)
-        return self._map(x, *self._fitted(x))
+        wide = x.to(working_dtype(x.dtype))  # in half precision, counts of points overflow and edges of the cube are met
+        return self._map(wide, *self._fitted(wide)).to(x.dtype)
 
     def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
         raise NotImplementedError
@@ -270,6 +272,8 @@ class Compose(Transform):
         self.transforms = nn.ModuleList(transforms)
 
     def fit(self, x: Tensor) -> Compose:
+        check_points("x", x)
+        x = x.detach().to(working_dtype(x.dtype))
         for transform in self.transforms:
             transform.fit(x)  # type: ignore[operator]
             with torch.no_grad():
@@ -277,9 +281,11 @@ class Compose(Transform):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
+        check_tensor("x", x)
+        mapped = x.to(working_dtype(x.dtype))  # not rounded to half precision between two transforms
         for transform in self.transforms:
-            x = transform(x)
-        return x
+            mapped = transform(mapped)
+        return mapped.to(x.dtype)
 
 
 class StandardMean(Compose):

@@ -1,5 +1,6 @@
 """The error bound holds on functions whose norm is known: finite expansions in the kernel."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -145,3 +146,23 @@ def test_norm_must_be_positive():
     x = torch.zeros(1, 1)
     with pytest.raises(InputError, match="norm must be positive"):
         F.error_bound(x, x, kernel=KERNELS[0], norm=-1.0)
+
+
+def test_bounds_hold_with_a_trend():
+    kernel = KERNELS[0]
+    f, norm = expansion(kernel)
+    centers, query = torch.randn(80, 3, dtype=torch.float64), 1.5 * torch.randn(400, 3, dtype=torch.float64)
+    choices = {"kernel": kernel, "ridge": 1e-12, "trend": "constant"}
+    error = (F.kernel_ridge(query, centers, f(centers), **choices) - f(query)).abs().squeeze()
+    bound = F.error_bound(query, centers, norm=norm.squeeze(), **choices)
+    assert (error <= bound + 1e-6).all()
+    assert (bound > F.error_bound(query, centers, norm=norm.squeeze(), kernel=kernel, ridge=1e-12)).all()
+    indices = neighbors.nearest(query, centers, 15, kernel=kernel)
+    error = (F.local_kernel_ridge(query, centers, f(centers), indices, **choices) - f(query)).abs().squeeze()
+    assert (error <= F.local_error_bound(query, centers, indices, norm=norm.squeeze(), **choices) + 1e-6).all()
+
+
+def test_a_ridge_of_numpy_is_a_number():
+    x = torch.randn(5, 2)
+    power = F.power_function(x, x, kernel=KERNELS[0], ridge=np.float32(0.5))
+    torch.testing.assert_close(power, F.power_function(x, x, kernel=KERNELS[0], ridge=0.5))

@@ -366,3 +366,10 @@ def test_points_overwritten_behind_the_back_of_the_index():
         pytest.skip("torch sorts what is no number to the end")
     with pytest.raises(errors.InputError, match="points"):
         index.search(torch.rand(9, 70), 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_query_next_to_the_origin_is_searched_alone_as_among_others(dtype):
+    points = torch.randn(10, 1, dtype=dtype)
+    query = torch.tensor([[1e-20 if dtype == torch.float32 else 1e-160], [1.0]], dtype=dtype)
+    assert torch.equal(neighbors.nearest(query[:1], points, 3), neighbors.nearest(query, points, 3)[:1])

@@ -15,7 +15,7 @@ from torch import Tensor
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from ..distances import is_differentiated, squared_distances
 from ..kernels import Kernel
-from .factor import UNRESOLVED, Factor, cholesky, is_resolved, whiten
+from .factor import UNRESOLVED, Factor, cholesky, is_resolved, trusted_norm, whiten
 
 
 class DenseProblem(NamedTuple):
@@ -218,8 +218,8 @@ def norm_squared(problem: DenseProblem) -> DenseResult:
 def _surely_resolved(factor: Factor) -> bool:
     # Weights are U^-1 l with |l| <= 1, so their norm is at most about the inverse of the smallest pivot: where even that
     # is harmless, the weights of each query need not be computed to apply the rule.
-    epsilon = torch.finfo(factor.upper.dtype).eps
-    return bool((factor.sound & (epsilon <= UNRESOLVED[factor.upper.dtype] * factor.smallest_pivot.pow(1.5))).all())
+    limit = trusted_norm(factor.upper.dtype, factor.upper.shape[-1])
+    return bool((factor.sound & (limit * factor.smallest_pivot.pow(1.5) >= 1)).all())
 
 
 def _query_chunks(problem: DenseProblem) -> list[slice]:

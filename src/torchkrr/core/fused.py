@@ -33,7 +33,7 @@ from ..kernels import (
     Wendland,
 )
 from .cells import CellOptions
-from .factor import UNRESOLVED
+from .factor import trusted_norm
 from .sharing import Shared, shared_cells
 
 # Numbers as in profile.h, and the parameters of the profile.
@@ -268,7 +268,7 @@ def _run(
         trend=options.trend,
         path=path,
         shape=tuple(parameters(options.kernel)),
-        trusted=UNRESOLVED[query.dtype] / torch.finfo(query.dtype).eps,
+        trusted=trusted_norm(query.dtype, indices.shape[1]),
         least_norm=least_norm,
     )
     _native.call(name, query.dtype, task)

@@ -25,14 +25,13 @@ from ..distances import needs_gradient
 from ..kernels import Kernel
 from .dense import DenseProblem
 from .dense import mean as by_torch
-from .factor import UNRESOLVED
+from .factor import trusted_norm
 from .fused import PROFILES, fixed_scale, shape_in_memory
 
 # Up to these sizes one core, in its cache, is faster than torch with its blocked products on several.
 MOST_CENTERS, MOST_FEATURES = 192, 64
 MOST_WORK = 1 << 23  # multiplications of the predictions
 NUMBERS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
-TRUSTED = {dtype: limit / torch.finfo(dtype).eps for dtype, limit in UNRESOLVED.items()}
 SIZES = (
     f"it takes at most {MOST_CENTERS} centers of at most {MOST_FEATURES} features, and {MOST_WORK} products of queries, "
     "centers and features or outputs"
@@ -58,7 +57,7 @@ class _Problem:
             outputs=values.shape[1],
             profile=profile,
             shape=parameters(kernel),
-            trusted=TRUSTED[values.dtype],
+            trusted=trusted_norm(values.dtype, values.shape[0]),
         )
         if scale is not None:
             self.task.log_scales, self.task.scale_step = scale.data_ptr(), scale.ndim

@@ -21,6 +21,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "values-only": {"learn_centers": False},
     "slow-centers": {"center_learning_rate": 1e-4},
     "farthest-centers": {"placing": "farthest"},
+    "half-lengthscale": {"lengthscale": 0.5},
+    "double-lengthscale": {"lengthscale": 2.0},
+    "learned-lengthscale": {"learn_lengthscale": True},
+    "small-ridge": {"ridge": 1e-4},
     "gromov-monge": {"gromov_monge": 1e-2},
     "last-on-hidden": {"last_on": "hidden"},
 }

@@ -41,6 +41,7 @@ def error_bound(
     kernel: Kernel,
     norm: float | Tensor,
     ridge: float | Tensor = 1e-9,
+    trend: Trend = None,
     on_singular: OnSingular = "warn",
 ) -> Tensor:
     r"""The bound $\epsilon_k(z)\,\|f\|$ on the error of the dense interpolant of a function of known norm.
@@ -54,7 +55,7 @@ def error_bound(
         centers: points where the function is known.
         kernel: kernel whose space holds the function.
         norm: norm of the function in that space, a positive number or 0-d tensor.
-        ridge, on_singular: as in `kernel_ridge`.
+        ridge, trend, on_singular: as in `kernel_ridge`; the bound holds for the weights that these give.
 
     Shape:
         - query: `(*, Q, D)`; centers: `(*, N, D)`
@@ -66,7 +67,7 @@ def error_bound(
     """
     check_positive("norm", norm)
     check_scalar("norm", norm)
-    return power_function(query, centers, kernel=kernel, ridge=ridge, on_singular=on_singular) * norm
+    return power_function(query, centers, kernel=kernel, ridge=ridge, trend=trend, on_singular=on_singular) * norm
 
 
 def local_error_bound(
@@ -77,6 +78,7 @@ def local_error_bound(
     kernel: Kernel,
     norm: float | Tensor,
     ridge: float | Tensor = 1e-9,
+    trend: Trend = None,
     on_singular: OnSingular = "warn",
 ) -> Tensor:
     r"""The bound $\epsilon_k^\sigma(z)\,\|f\|$ on the error of the local interpolant of a function of known norm.
@@ -100,7 +102,7 @@ def local_error_bound(
     """
     check_positive("norm", norm)
     check_scalar("norm", norm)
-    choices: dict[str, Any] = {"kernel": kernel, "ridge": ridge, "on_singular": on_singular}
+    choices: dict[str, Any] = {"kernel": kernel, "ridge": ridge, "trend": trend, "on_singular": on_singular}
     return local_power_function(query, centers, neighbor_indices, **choices) * norm
 
 

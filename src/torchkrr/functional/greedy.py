@@ -19,6 +19,7 @@ from ..errors import InputError
 from ..kernels import Kernel, check_kernel
 
 Distance = Callable[[Tensor, Tensor], Tensor]
+CANCELS = 1e-2  # of the squares of two points: a smaller squared distance loses more than two digits to their product
 
 
 @full_precision
@@ -182,11 +183,17 @@ class _NewtonBasis:
 
 
 def _squared_distance_in(points: Tensor) -> Distance:
-    """Squared distances of all `points` to one of them, by one matrix-vector product."""
+    """Squared distances of all `points` to one of them, by one matrix-vector product; by difference where that cancels."""
     squares = points.square().sum(1)
 
     def distance(points: Tensor, point: Tensor) -> Tensor:
-        return torch.addmv(squares, points, point[0], alpha=-2).add_(point.square().sum()).clamp_min_(0)
+        if not points.is_cpu:  # finding the close ones would wait for the device
+            return torch.cdist(points, point, compute_mode="donot_use_mm_for_euclid_dist").squeeze(1)
+        both = squares + point.square().sum()
+        squared = torch.addmv(both, points, point[0], alpha=-2)
+        close = (squared < CANCELS * both).nonzero().squeeze(1)
+        squared[close] = (points[close] - point).square().sum(1)
+        return squared
 
     return distance
 

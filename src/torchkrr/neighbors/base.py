@@ -106,7 +106,7 @@ class NeighborIndex(ABC):
         sample = self._sample()
         check_alike(query=query, points=sample)
         check_same_features("query", query, "the index", sample)
-        check_searchable("query", query)
+        check_searchable("query", query, among_themselves=False)
         if exclude is not None:
             check_exclude(exclude, query, points.shape[0])
         available = points.shape[0] - (exclude is not None)
@@ -187,14 +187,18 @@ def kept_rows(indices: Tensor, count: int) -> Tensor:
     return keep
 
 
-def check_searchable(name: str, points: Tensor) -> None:
-    """Finite, and squared distances between such points are numbers: neither infinite nor zero between different points."""
+def check_searchable(name: str, points: Tensor, *, among_themselves: bool = True) -> None:
+    """Finite, and squared distances are numbers: not infinite, and not zero between different points.
+
+    Queries may be as small as they like, since they are not compared among themselves.
+    """
     low, high = torch.aminmax(points.detach())
     largest = max(-float(low), float(high))
     if not largest < math.inf:  # NaN is both smallest and largest
         check_finite(name, points)
     limits = torch.finfo(working_dtype(points.dtype))
-    if largest and not limits.tiny**0.5 < largest < (limits.max / points.shape[1]) ** 0.5 / 4:
+    smallest = limits.tiny**0.5 if among_themselves and largest else -1.0
+    if not smallest < largest < (limits.max / points.shape[1]) ** 0.5 / 4:
         raise InputError(
             f"{name} have entries up to {largest:.1e}, whose squares {limits.dtype} cannot hold. "
             "Scale the features, for instance with Standardize, or use float64."
