@@ -7,7 +7,7 @@ import os
 import pathlib
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from .errors import FileError
 
@@ -46,9 +46,15 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     _sync_folder(target.parent)
 
 
-def writable(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The file that `path` stands for, links followed, if one can be there; else an error, before any work is done."""
+def writable(path: str | os.PathLike[str], *, reads: Iterable[str | os.PathLike[str]] = ()) -> pathlib.Path:
+    """The file that `path` stands for, links followed, if one can be there; else an error, before any work is done.
+
+    Files that the same work `reads` are not to be replaced by what comes out of it.
+    """
     target = pathlib.Path(os.path.realpath(path))
+    for source in reads:
+        if target.exists() and os.path.exists(source) and os.path.samefile(target, source):
+            raise FileError(f"{path} is read, and the result would take its place. Name another file to write.")
     if not target.parent.is_dir():
         raise FileError(f"The folder {target.parent} for the file {target.name} does not exist. Create it first.")
     if target.is_dir():

@@ -75,7 +75,7 @@ def parser() -> Parser:
     # Here and not in the commands, so that each has them.
     shared = Parser(add_help=False)
     common = shared.add_argument_group("all commands")
-    common.add_argument("--threads", type=kinds.count, metavar="N", help="threads of the computation")
+    common.add_argument("--threads", type=kinds.threads, metavar="N", help="threads of the computation")
     common.add_argument("--quiet", action="store_true", help="print nothing but errors and warnings")
     common.add_argument("--json", action="store_true", help="print the result as one JSON object, and nothing else")
     common.add_argument("--debug", action="store_true", help="show where an error comes from")
@@ -111,12 +111,17 @@ def _run(args: Args) -> int:
 
 
 def plain(result: Any) -> Any:
-    """As JSON has it: paths are text, and numbers that are not finite are missing.
+    """As JSON has it: paths are text, named tuples have names, and numbers that are not finite are missing.
 
     Example:
         >>> plain({"at": pathlib.PurePosixPath("a/b"), "scores": (0.5, math.nan)})
         {'at': 'a/b', 'scores': [0.5, None]}
+        >>> import collections
+        >>> plain([collections.namedtuple("Cell", "depth right")(1, 0.9)])
+        [{'depth': 1, 'right': 0.9}]
     """
+    if hasattr(result, "_asdict"):  # a named tuple
+        result = result._asdict()
     if isinstance(result, Mapping):
         return {str(key): plain(value) for key, value in result.items()}
     if isinstance(result, (list, tuple)):

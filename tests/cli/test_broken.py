@@ -14,7 +14,7 @@ from tests.cli.running import FAST, fails, works
 
 import torchkrr
 from torchkrr.cli import main
-from torchkrr.errors import FileError
+from torchkrr.errors import FileError, KernelRidgeWarning
 from torchkrr.estimators import LocalKernelRidgeClassifier
 from torchkrr.experiments.heads import Head, write_head
 
@@ -232,7 +232,7 @@ def test_wrong_usage_exits_with_two(arguments, capsys):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--alpha", "must be auto or a number, got 'abc'"),
+        ("--alpha", "must be auto or a number that is not negative, got 'abc'"),
         ("--neighbors", "must be auto or a whole number of at least 1, got 'abc'"),
     ],
 )
@@ -255,3 +255,51 @@ def test_a_missing_package_names_the_extra(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     error = fails(capsys, "evaluate", "m.krr", "t.csv")
     assert 'The command line needs pyarrow, which is not installed: pip install "torchkrr[cli]".' in error
+
+
+def test_what_is_read_is_not_replaced(model, tmp_path, capsys):
+    table, link = tmp_path / "test.csv", tmp_path / "link.csv"
+    table.write_text(GOOD)
+    link.symlink_to(table)
+    for command in (
+        ("predict", model, table, "--out", table),
+        ("predict", model, table, "--out", link),
+        ("fit", table, "--target", "y", "--out", table, *FAST),
+    ):
+        assert "is read, and the result would take its place" in fails(capsys, *command)
+    assert table.read_text() == GOOD
+
+
+def test_a_folder_is_no_table(tmp_path, capsys):
+    assert "is a folder. Name a file in it" in fails(
+        capsys, "fit", tmp_path, "--target", "y", "--out", tmp_path / "m", *FAST
+    )
+
+
+def test_texts_that_hardly_repeat_are_warned_of(tmp_path):
+    path = tmp_path / "train.csv"
+    rows = [f"{i},2026-01-{i % 28 + 1:02}T{i:02},{'ab'[i % 2]},{2 * i}\n" for i in range(30)]
+    path.write_text("a,date,kind,y\n" + "".join(rows))
+    with pytest.warns(KernelRidgeWarning, match=r"Column 'date' has another text in almost every row.*--ignore") as caught:
+        works("fit", path, "--target", "y", "--out", tmp_path / "m.krr", *FAST)
+    assert len(caught) == 1
+    works("fit", path, "--target", "y", "--ignore", "date", "--out", tmp_path / "m.krr", *FAST)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("doctor", "--threads", "99999"),
+        ("fit", "t.csv", "--target", "y", "--out", "m", "--alpha", "-1"),
+        ("fit", "t.csv", "--target", "y", "--out", "m", "--seed", "-1"),
+        ("transfer", "--pooling", "median"),
+        ("probe", "--test-share", "2"),
+        ("learn", "--time-limit", "-1"),
+        ("lander", "--time-limit", "nan"),
+    ],
+)
+def test_values_that_an_option_cannot_have_are_wrong_usage(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(list(arguments))
+    assert stopped.value.code == 2
+    assert f"argument {arguments[-2]}" in capsys.readouterr().err

@@ -260,11 +260,23 @@ def test_wrong_settings_are_usage_errors(arguments, message, capsys):
         (["--watch", "missing.pt", "--out", "game.mp4"], "must end in .gif"),
         (["--variants", "first-only"], "--variants are those of a study: give --study too"),
         (["--study", "--agent", "dqk"], "A study has agents of its own"),
+        (["--game", "3"], "--game is one of --watch"),
+        (["--watch", __file__], "is not a checkpoint of `torchkrr lander`, or is damaged. Expected a file ending in .pt"),
     ],
 )
 def test_mistakes_are_told(arguments, message, capsys):
     assert main(["lander", *arguments]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_games_too_short_to_learn_from_are_reported(tmp_path, capsys):
+    arguments = ["lander", "--seeds", "1", "--episodes", "1", *SMOKE, "--set", "batch_size=600", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert err.count("warning") == 0
+    assert "nan" not in out
+    assert "Time per optimizer step" not in out
+    assert json.loads((tmp_path / "dqk-seed0.json").read_text())["seconds_per_step"] is None
 
 
 def test_a_checkpoint_of_another_command_is_refused(tmp_path, capsys):

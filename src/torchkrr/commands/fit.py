@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from .._files import writable
-from ..errors import InputError
+from ..errors import InputError, KernelRidgeWarning
 from ..estimators import LocalKernelRidgeClassifier, LocalKernelRidgeRegressor
 from ..estimators.left_out import left_out
 from .features import Features, features_of_table
@@ -20,6 +21,7 @@ from .targets import Task, target_labels, target_numbers, task_of
 from .values import Array, Place, numbers
 
 AT_ONCE = 100_000
+FEW_ROWS, MOSTLY = 20, 0.9  # rows from which on texts, more of which are different, are taken for names
 
 
 class Wanted(NamedTuple):
@@ -56,7 +58,7 @@ class Fitted(NamedTuple):
 def fit_table(wanted: Wanted) -> Fitted:
     """Read a table, fit, and write the model; `wanted.out` is there at the end, or not at all."""
     start = time.monotonic()
-    writable(wanted.out)
+    writable(wanted.out, reads=[wanted.table])
     table = open_table(wanted.table, wanted.delimiter)
     names = _feature_names(wanted, table)
     used = [name for name in table.names if name in {*names, *wanted.target, wanted.sample_weight}]
@@ -66,6 +68,7 @@ def fit_table(wanted: Wanted) -> Fitted:
     if task == "classification" and len(wanted.target) > 1:
         raise InputError(f"Classification takes one target, got {', '.join(wanted.target)}. Fit a model for each.")
     features = features_of_table(names, whole, wanted.categorical, place)
+    _warn_of_names(features, whole)
     weights = None if wanted.sample_weight is None else _weights(whole, wanted.sample_weight, place)
     model = _estimator(wanted, task, features)
     frame, values = features.frame(whole, place), _targets(wanted.target, whole, task, place)
@@ -121,6 +124,19 @@ def _feature_names(wanted: Wanted, table: Table) -> list[str]:
     if not names:
         raise InputError(f"{table.path} has no columns to predict from besides {', '.join(wanted.target)}.")
     return names
+
+
+def _warn_of_names(features: Features, whole: Any) -> None:
+    """Texts that hardly repeat, such as dates and names, tell rows apart and say nothing of new ones."""
+    for feature in features.all:
+        column = whole.column(feature.name).drop_null()
+        if feature.kind == "text" and len(column) >= FEW_ROWS and len(column.unique()) > MOSTLY * len(column):
+            warnings.warn(
+                f"Column {feature.name!r} has another text in almost every row, from which nothing can be learned for new "
+                "ones. Leave it out with --ignore; turn dates into numbers.",
+                KernelRidgeWarning,
+                stacklevel=2,
+            )
 
 
 def _targets(names: list[str], whole: Any, task: Task, place: Place) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from .._files import writable
 from .._progress import Progress
 from ..distributed.launch import TIMEOUT
 from ..errors import InputError
@@ -57,6 +58,7 @@ def predict_table(wanted: Wanted) -> Predicted:
 
 def _predict_table(wanted: Wanted, team: Alone) -> Predicted:
     output_kind(wanted.out)
+    writable(wanted.out, reads=[wanted.table, wanted.model])
     model = load(wanted.model)
     _check(wanted, model)
     table = open_table(wanted.table, wanted.delimiter)

@@ -121,6 +121,8 @@ def open_table(path: str, delimiter: str | None = None) -> Table:
     where = pathlib.Path(path)
     endings = [ending.lower() for ending in where.suffixes]
     ending = endings[-2] if len(endings) > 1 and endings[-1] == ".gz" else (endings or [""])[-1]
+    if where.is_dir():
+        raise FileError(f"{path} is a folder. Name a file in it that ends in {', '.join(TEXT + PARQUET)}.")
     if ending not in PARQUET + TEXT:
         raise FileError(f"{path} must end in {', '.join(TEXT + PARQUET)} (or .csv.gz), which says how to read it.")
     try:

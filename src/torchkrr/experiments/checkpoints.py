@@ -26,8 +26,11 @@ def read_checkpoint(path: str | os.PathLike[str], command: str) -> dict[str, Any
         state = torch.load(path, weights_only=True)
     except FileNotFoundError:
         raise FileError(f"There is no checkpoint at {path}. `torchkrr {command}` writes them into its folder.") from None
-    except Exception as error:  # whatever the unpickler stumbles over
-        raise FileError(f"{path} is not a checkpoint of `torchkrr {command}`, or is damaged: {error}.") from None
+    except Exception:  # whatever the unpickler stumbles over; its own advice is to trust the file
+        raise FileError(
+            f"{path} is not a checkpoint of `torchkrr {command}`, or is damaged. Expected a file ending in .pt, which the "
+            "command wrote into its folder."
+        ) from None
     if not isinstance(state, dict) or (state.get("version"), state.get("command")) != (VERSION, command):
         raise FileError(f"{path} is not a checkpoint of this version of `torchkrr {command}`.")
     return state

@@ -32,7 +32,8 @@ def draw(records: Sequence[Record], path: pathlib.Path) -> None:
     if first["solved_at"] is not None:
         panels[0].axhline(first["solved_at"], color="#222222", linewidth=0.8, linestyle=":")
     panels[0].set(title=f"Rewards, running mean over {WINDOW} games", xlabel="game", ylabel=first["config"]["environment"])
-    panels[1].set(title=f"TD losses, running mean over {WINDOW} games", xlabel="game", yscale="log")
+    learned = any(loss > 0 for record in records for loss in record["losses"])
+    panels[1].set(title=f"TD losses, running mean over {WINDOW} games", xlabel="game", yscale="log" if learned else "linear")
     panels[0].legend(frameon=False, fontsize=9)
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)

@@ -56,7 +56,7 @@ def make_record(run: Run, evaluation: list[float]) -> Record:
         "parameters": sum(p.numel() for p in learned),
         "moves": moves,
         "seconds": seconds,
-        "seconds_per_step": sum(e.seconds_learning for e in episodes) / max(steps, 1),
+        "seconds_per_step": sum(e.seconds_learning for e in episodes) / steps if steps else None,
         "seconds_per_move": seconds / moves,
         "rewards": [e.reward for e in episodes],
         "losses": [e.loss for e in episodes],

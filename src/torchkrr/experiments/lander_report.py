@@ -62,8 +62,8 @@ def report(records: Sequence[Record], command: str) -> str:
         "Versions: " + ", ".join(f"{name} {version}" for name, version in first["versions"].items()) + ".",
         f"Rewards of all games, of the last {WINDOW}, and of {len(first['evaluation'])} after training without exploration: "
         f"means over seeds, with the range over seeds in brackets. *{above.capitalize()}*: the game after which the mean of "
-        f"{WINDOW} training games, with exploration, first is. A *step* is one of the optimizer, with sampling; a *move* "
-        "has the game and the choice of an action as well." + _ended(first["config"], level),
+        f"{WINDOW} training games, with exploration, first exceeds it. A *step* is one of the optimizer, with sampling; a "
+        "*move* has the game and the choice of an action as well." + _ended(first["config"], level),
         "",
         f"| agent | seeds | games | all games | last {WINDOW} | evaluation | {above} | parameters | ms per step "
         "| per move |",
@@ -101,8 +101,10 @@ def differences(groups: dict[str, list[Record]]) -> list[str]:
             ours, theirs = ([measure(run) for run in groups[name]] for name in (label, base))
             cells.append(_difference(ours, theirs))
         lines.append(f"| {label} | {' | '.join(cells)} |")
-    times = {label: np.mean([run["seconds_per_step"] for run in runs]) for label, runs in groups.items()}
-    ratios = ", ".join(f"{label} {times[label] / times[base]:.2f}" for label in others)
+    times = {label: _mean_seconds(runs, "seconds_per_step") for label, runs in groups.items()}
+    if None in times.values():
+        return lines
+    ratios = ", ".join(f"{label} {times[label] / times[base]:.2f}" for label in others)  # type: ignore[operator]
     return [*lines, "", f"Time per optimizer step relative to {base}: {ratios}."]
 
 
@@ -151,4 +153,11 @@ def _solved(games: Sequence[int | None]) -> str:
 
 
 def _milliseconds(runs: Sequence[Record], key: str) -> str:
-    return f"{1e3 * np.mean([run[key] for run in runs]):.2f}"
+    mean = _mean_seconds(runs, key)
+    return "" if mean is None else f"{1e3 * mean:.2f}"
+
+
+def _mean_seconds(runs: Sequence[Record], key: str) -> float | None:
+    """`None` if some run ended before the optimizer made a step."""
+    seconds = [run[key] for run in runs]
+    return None if None in seconds else float(np.mean(seconds))

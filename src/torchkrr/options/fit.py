@@ -21,12 +21,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--categorical", type=kinds.names, default=[], metavar="A,B", help="columns of numbers that are categories")
     add("--ignore", type=kinds.names, default=[], metavar="A,B", help="columns to leave out")
     add("--sample-weight", metavar="A", help="column with the weight of each row")
-    add("--metric", choices=("auto", "none", "ard", "linear"), default="auto", help="what is learned of it")
+    add(
+        "--metric",
+        choices=("auto", "none", "ard", "linear"),
+        default="auto",
+        help="what is learned about distances: nothing, a scale per column, a linear map",
+    )
     neighbors = kinds.auto_or(kinds.count, "a whole number of at least 1")
     add("--neighbors", type=neighbors, default="auto", metavar="N", help="rows per prediction")
-    add("--alpha", type=kinds.auto_or(float, "a number"), default="auto", metavar="X", help="ridge")
+    add(
+        "--alpha",
+        type=kinds.auto_or(kinds.not_negative, "a number that is not negative"),
+        default="auto",
+        metavar="X",
+        help="ridge: larger is smoother",
+    )
     add("--kernel", choices=KERNELS, default="auto", help="auto: by leave-one-out")
-    add("--seed", type=int, default=0, help="of the rows that choices are made on, and of --folds (0)")
+    add("--seed", type=kinds.natural, default=0, help="of the rows that choices are made on, and of --folds (0)")
     add("--folds", type=kinds.folds, metavar="K", help="also K-fold cross-validation, with all choices made in each fold")
     tables.add_delimiter(parser)
 

@@ -18,26 +18,26 @@ SHARED = (  # fields of a configuration that every such command takes as they ar
 def add_data(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("data")
     group.add_argument(
-        "--dataset", default="digits", metavar="NAME|PATH", help="digits, cifar10, a folder of class folders, .npz or .csv"
+        "--dataset",
+        default="digits",
+        metavar="NAME|PATH",
+        help="digits, cifar10, a folder of class folders, .npz or .csv (digits)",
     )
-    group.add_argument("--test-share", type=float, default=0.2, metavar="X", help="of data without a test part (0.2)")
+    group.add_argument("--test-share", type=kinds.share, default=0.2, metavar="X", help="of data without a test part (0.2)")
     return group
 
 
 def add_network(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("network")
     group.add_argument(
-        "--backbone", metavar="NAME", help="digits, or a torchvision or timm model (digits for digits, else resnet18)"
+        "--backbone",
+        metavar="NAME",
+        help="digits, identity (pixels), or a torchvision or timm model (digits for digits, else resnet18)",
     )
     group.add_argument("--weights", metavar="FILE", help="its weights from a file, instead of its own pretrained ones")
     group.add_argument("--random-weights", action="store_true", help="untrained, to try things out")
     group.add_argument("--size", type=kinds.count, metavar="N", help="pixels of the images it is given")
-    group.add_argument(
-        "--pooling",
-        default="mean",
-        metavar="NAME",
-        help="maps and tokens to vectors: mean, max, class_token, flatten (mean)",
-    )
+    group.add_argument("--pooling", choices=kinds.POOLINGS, default="mean", help="maps and tokens to vectors (mean)")
     group.add_argument("--device", default="cpu", help="of the network (cpu)")
     group.add_argument("--batch-size", type=kinds.count, default=64, metavar="N", help="images at a time (64)")
     return group

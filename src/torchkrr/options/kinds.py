@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
 Wrong = argparse.ArgumentTypeError
+POOLINGS = ("mean", "max", "class_token", "flatten")
 
 
 def count(text: str) -> int:
@@ -19,6 +21,23 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise Wrong(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
+
+
+def threads(text: str) -> int:
+    found, most = count(text), 16 * max(4, os.cpu_count() or 1)
+    if found > most:  # far more than cores would be slow, and too many end the process
+        raise Wrong(f"must be at most {most} on this machine, got {text!r}")
+    return found
+
+
+def not_negative(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise Wrong(f"must be a number that is not negative, got {text!r}")
+    return found
 
 
 def folds(text: str) -> int:

@@ -41,14 +41,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--study", action="store_true", help="variants of the kernel agent instead of the two agents")
     add("--variants", type=_variants, metavar="A,B", help="of the study: only these")
-    add("--time-limit", type=float, metavar="MINUTES", help="begin no run later; the same command goes on")
+    add(
+        "--time-limit",
+        type=kinds.not_negative,
+        metavar="MINUTES",
+        help="start no run after so many minutes; the same command goes on",
+    )
     add("--watch", metavar="CHECKPOINT", help="draw a game of this agent into an animated file, --out, instead")
-    add("--game", type=kinds.natural, default=0, metavar="N", help="of --watch: which game (0)")
+    add("--game", type=kinds.natural, metavar="N", help="of --watch: which game (0)")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.watch is not None:
         return _watch(args)
+    if args.game is not None:
+        raise InputError("--game is one of --watch: give the checkpoint of an agent to --watch too.")
     from ..experiments import lander_figure, lander_report, lander_runs  # late: --help needs no torch
     from ..experiments.extras import all_needed
 
@@ -114,7 +121,7 @@ def _watch(args: argparse.Namespace) -> dict[str, Any]:
     from ..experiments.lander_watch import watch
 
     out = pathlib.Path(args.watch).with_suffix(".gif") if args.out is None else args.out
-    reward = watch(args.watch, out, game_number=args.game)
+    reward = watch(args.watch, out, game_number=args.game or 0)
     print(f"reward {reward:.1f}: {out}")
     return {"reward": reward, "out": out}
 

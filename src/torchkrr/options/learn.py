@@ -20,13 +20,18 @@ DEPTHS = (0, 1, 2, 3, 4)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data and network")
     add = data.add_argument
-    add("--dataset", default="cifar10", metavar="NAME|PATH", help="cifar10, digits, a folder of class folders, .npz or .csv")
+    add(
+        "--dataset",
+        default="cifar10",
+        metavar="NAME|PATH",
+        help="cifar10, digits, a folder of class folders, .npz or .csv (cifar10)",
+    )
     add("--samples", type=_samples, default=1000, metavar="N|all", help="training examples of each seed (1000)")
     add("--network", default="vgg-small", metavar="NAME", help="vgg-small, vit-small, or of torchvision or timm (vgg-small)")
     add("--weights", metavar="FILE", help="start from a file of weights, or pretrained; otherwise from scratch")
     add("--size", type=kinds.count, metavar="N", help="pixels of the images it is given")
     add("--depths", type=_depths, default=DEPTHS, metavar="N,N", help="numbers of top stages to discard (0,1,2,3,4)")
-    add("--pooling", choices=("mean", "max", "class_token", "flatten"), default="mean", help="maps and tokens to vectors")
+    add("--pooling", choices=kinds.POOLINGS, default="mean", help="maps and tokens to vectors (mean)")
     train = parser.add_argument_group("training")
     add = train.add_argument
     add("--objective", choices=("loo", "split", "centers"), default="loo", help="of the kernel readout (loo)")
@@ -52,7 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="at a time; 0: one, on all threads",
     )
     add("--checkpoint-every", type=kinds.count, default=5, metavar="N", help="epochs between checkpoints (5)")
-    add("--time-limit", type=float, metavar="MINUTES", help="begin no run later; the same command goes on")
+    add(
+        "--time-limit",
+        type=kinds.not_negative,
+        metavar="MINUTES",
+        help="start no run after so many minutes; the same command goes on",
+    )
     add("--tensorboard", action="store_true", help="curves for TensorBoard")
     add("--no-models", action="store_true", help="do not keep the trained networks")
     add("--out", default="runs/learn", metavar="DIR", help="records, figure, report, models (runs/learn)")
