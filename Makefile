@@ -8,7 +8,7 @@ DATA ?= uci
 .PHONY: demo test lint types unit without-compiler package wheels bench bench-tuning bench-uci transfer probe lander lander-study learn figures docs clean
 
 demo: $(INSTALLED)
-	$(BIN)/torchkrr transfer --dataset digits --backbone digits --budgets 30,100,300,all --seeds 3 --out runs/demo
+	$(BIN)/torchkrr transfer --dataset digits --backbone digits --layer middle.0 --budgets 30,100,300,all --seeds 3 --out runs/demo
 
 test: lint types unit docs without-compiler package
 
@@ -82,12 +82,16 @@ probe: $(INSTALLED)
 	cp runs/probe-vgg16/figure.png docs/images/probe-vgg16.png
 	cp runs/probe-lite0/figure.png docs/images/probe-lite0.png
 
-# Ten runs of the reinforcement learning experiment, one thread each; then its study of variants. Both go on where they were.
+# The reinforcement learning experiment, one thread for each run: CartPole, LunarLander with ten seeds, and with the last part alone; then its study
+# of variants. Both go on where they were.
 lander: $(INSTALLED)
 	$(BIN)/torchkrr lander --environment CartPole-v1 --episodes 600 --seeds 2 --stop-when-solved --out runs/cartpole
-	$(BIN)/torchkrr lander --agent both --seeds 5 --episodes 500 --out runs/lander
-	for name in cartpole lander; do for kind in md jsonl; do cp runs/$$name/lander.$$kind docs/results/$$name.$$kind; done; done
+	$(BIN)/torchkrr lander --agent both --seeds 10 --episodes 500 --out runs/lander
+	$(BIN)/torchkrr lander --agent dqk --seeds 5 --episodes 500 --set parts=last --set last_learning_rate=0.05 --out runs/lander-last
+	for name in cartpole lander lander-last; do for kind in md jsonl; do cp runs/$$name/lander.$$kind docs/results/$$name.$$kind; done; done
 	cp runs/lander/lander.png docs/images/lander.png
+	$(BIN)/torchkrr lander --watch runs/lander/dqk-seed4.pt --out docs/images/landing.gif
+	$(BIN)/python -m benchmarks.q_parts runs/lander/dqk-seed*.pt runs/lander-last/dqk-seed*.pt
 
 lander-study: $(INSTALLED)
 	$(BIN)/torchkrr lander --study --seeds 3 --episodes 200 --out runs/lander-study

@@ -22,6 +22,7 @@ HELPERS = {"make.py", "style.py"}
 # Pictures of commands that take hours; these copy their own.
 BY_COMMAND = {
     "lander.png": "make lander",
+    "landing.gif": "make lander",
     "learn-vgg-small.png": "make learn",
     "learn-vit-small.png": "make learn",
     "probe-vgg16.png": "make probe",
@@ -47,7 +48,7 @@ def saved_by(script: pathlib.Path) -> list[str]:
 
 def digest(script: pathlib.Path) -> str:
     found = hashlib.sha256(script.read_bytes())
-    for records in sorted((ROOT / "benchmarks" / "results").glob("*.jsonl")):
+    for records in sorted((*(ROOT / "benchmarks" / "results").glob("*.jsonl"), *RESULTS.glob("*.jsonl"))):
         if records.name in script.read_text():
             found.update(records.read_bytes())
     return found.hexdigest()[:16]

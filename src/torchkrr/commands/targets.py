@@ -25,7 +25,7 @@ def task_of(column: Any, name: str, place: Place) -> Task:
 
 
 def target_numbers(column: Any, name: str, place: Place) -> Array:
-    values = numbers(column, name, place)
+    values = numbers(column, name, place, then="Correct the value; classes are predicted alone, one target at a time.")
     _all_known(np.isnan(values), name, place)
     return values
 

@@ -26,14 +26,16 @@ class Place(NamedTuple):
     typed: bool  # whether the file says which columns are numbers, as Parquet does and CSV does not
 
 
-def numbers(column: Any, name: str, place: Place) -> Array:
-    """Float64, NaN where a value is missing."""
+CORRECT = "Correct the value, or leave it empty if it is missing."
+
+
+def numbers(column: Any, name: str, place: Place, *, then: str = CORRECT) -> Array:
+    """Float64, NaN where a value is missing; an error ends with what to do `then`."""
     values, strange = parsed(column, name, place)
     if strange:
         at, text = strange[0]
         raise InputError(
-            f"Column {name!r} of {place.path} must hold numbers, but row {place.first + at} holds {text!r}. "
-            "Correct the value, or leave it empty if it is missing."
+            f"Column {name!r} of {place.path} must hold numbers, but row {place.first + at} holds {text!r}. {then}"
         )
     infinite = np.flatnonzero(np.isinf(values))
     if len(infinite):
