@@ -91,11 +91,11 @@ lander: $(INSTALLED)
 	for name in cartpole lander lander-last; do for kind in md jsonl; do cp runs/$$name/lander.$$kind docs/results/$$name.$$kind; done; done
 	cp runs/lander/lander.png docs/images/lander.png
 	$(BIN)/torchkrr lander --watch runs/lander/dqk-seed4.pt --out docs/images/landing.gif
-	$(BIN)/python -m benchmarks.q_parts runs/lander/dqk-seed*.pt runs/lander-last/dqk-seed*.pt
 
 lander-study: $(INSTALLED)
 	$(BIN)/torchkrr lander --study --seeds 3 --episodes 200 --out runs/lander-study
 	for kind in md jsonl; do cp runs/lander-study/lander.$$kind docs/results/lander-study.$$kind; done
+	$(BIN)/python -m benchmarks.q_parts runs/lander/dqk-seed*.pt runs/lander-last/dqk-seed*.pt runs/lander-study/fast-*-seed*.pt
 
 # Two small networks on CIFAR-10, five depths, five seeds, two heads each, then one of them on all images; goes on where it was.
 learn: $(INSTALLED)
