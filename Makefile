@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 
 DATA ?= uci
 
-.PHONY: demo test lint types unit without-compiler package wheels bench bench-tuning bench-uci transfer probe lander lander-study learn figures docs clean
+.PHONY: demo test lint types unit without-compiler package wheels bench bench-tuning bench-uci transfer probe lander lander-study lander-parts learn figures docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/torchkrr transfer --dataset digits --backbone digits --layer middle.0 --budgets 30,100,300,all --seeds 3 --out runs/demo
@@ -95,6 +95,9 @@ lander: $(INSTALLED)
 lander-study: $(INSTALLED)
 	$(BIN)/torchkrr lander --study --seeds 3 --episodes 200 --out runs/lander-study
 	for kind in md jsonl; do cp runs/lander-study/lander.$$kind docs/results/lander-study.$$kind; done
+
+# What kernel parts contribute, of the agents that the two targets above have trained.
+lander-parts: $(INSTALLED)
 	$(BIN)/python -m benchmarks.q_parts runs/lander/dqk-seed*.pt runs/lander-last/dqk-seed*.pt runs/lander-study/fast-*-seed*.pt
 
 # Two small networks on CIFAR-10, five depths, five seeds, two heads each, then one of them on all images; goes on where it was.

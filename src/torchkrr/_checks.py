@@ -243,7 +243,7 @@ def check_ridge(ridge: Any, num_centers: int | None = None) -> None:
             raise ShapeError(f"ridge must be {expected}, got shape {_shape(ridge)}.")
         entries = ridge.detach().flatten()
         smallest, largest = float(entries.min()), float(entries.max())
-    elif isinstance(ridge, numbers.Real) and not isinstance(ridge, bool):
+    elif isinstance(ridge, (int, float, np.float32, np.float16, np.integer)) and not isinstance(ridge, bool):
         smallest = largest = float(ridge)
     else:
         raise InputTypeError(f"ridge must be a number or a tensor, got {type(ridge).__name__}.")

@@ -282,7 +282,9 @@ class Compose(Transform):
 
     def forward(self, x: Tensor) -> Tensor:
         check_tensor("x", x)
-        mapped = x.to(working_dtype(x.dtype))  # not rounded to half precision between two transforms
+        # Not rounded to half precision between two transforms; other modules have weights of a dtype of their own.
+        widened = all(isinstance(transform, Transform) for transform in self.transforms)
+        mapped = x.to(working_dtype(x.dtype)) if widened else x
         for transform in self.transforms:
             mapped = transform(mapped)
         return mapped.to(x.dtype)

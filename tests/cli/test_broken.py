@@ -280,7 +280,9 @@ def test_texts_that_hardly_repeat_are_warned_of(tmp_path):
     path = tmp_path / "train.csv"
     rows = [f"{i},2026-01-{i % 28 + 1:02}T{i:02},{'ab'[i % 2]},{2 * i}\n" for i in range(30)]
     path.write_text("a,date,kind,y\n" + "".join(rows))
-    with pytest.warns(KernelRidgeWarning, match=r"Column 'date' has another text in almost every row.*--ignore") as caught:
+    with pytest.warns(
+        KernelRidgeWarning, match=r"Column 'date' has a different text in almost every row.*--ignore"
+    ) as caught:
         works("fit", path, "--target", "y", "--out", tmp_path / "m.krr", *FAST)
     assert len(caught) == 1
     works("fit", path, "--target", "y", "--ignore", "date", "--out", tmp_path / "m.krr", *FAST)

@@ -176,10 +176,10 @@ def test_batch_elements_are_judged_one_by_one():
     torch.testing.assert_close(both[0], alone, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("kernel", [kernels.Gaussian(10.0), kernels.Gaussian(1.0), kernels.Matern52(100.0)])
+@pytest.mark.parametrize("kernel", [kernels.Gaussian(10.0), kernels.Matern52(100.0)])
 @pytest.mark.parametrize("ridge", [1e-4, 3e-4, 1e-3])
 def test_many_rows_are_judged_more_strictly_in_float32(kernel, ridge):
-    # Rounding moves a prediction by the number of rows times what the weights and the smallest pivot say.
+    # The more rows, and the larger their sums, the more rounding of the matrix moves a prediction.
     centers, query = torch.rand(1000, 3), torch.rand(50, 3)
     values = torch.sin(5 * centers.sum(1, keepdim=True)) + 0.3 * torch.randn(1000, 1)
     indices = neighbors.nearest(query, centers, 300)
@@ -187,11 +187,14 @@ def test_many_rows_are_judged_more_strictly_in_float32(kernel, ridge):
     def results(dtype):
         z, x, y = (tensor.to(dtype) for tensor in (query, centers, values))
         choices = {"kernel": kernel, "ridge": ridge}
-        yield F.kernel_ridge(z, x, y, **choices)
+        for count in (50, 1500):  # fewer queries than centers, and more
+            yield F.kernel_ridge(z.repeat(count // 50, 1), x, y, **choices)
+        yield F.kernel_ridge(z, x, y, trend="constant", **choices)
+        yield F.kernel_ridge(z, x[:190], y[:190], **choices)
         yield F.cardinal_weights(z, x, **choices) @ y
         yield F.leave_one_out(x, y, **choices)
         for backend in ("torch", "auto"):
             yield F.local_kernel_ridge(z, x, y, indices, trend="constant", backend=backend, **choices)
 
     for single, double in zip(results(torch.float32), results(torch.float64), strict=True):
-        torch.testing.assert_close(single.double(), double, rtol=0, atol=0.05)
+        torch.testing.assert_close(single.double(), double, rtol=0, atol=0.012)

@@ -41,8 +41,10 @@ def test_farthest_points_take_any_distance(points):
     )
 
 
+@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("spread", "apart"), [(1.0, 1000.0), (0.01, 100.0)])
-def test_clusters_far_apart_are_covered_as_well_as_in_float64(spread, apart):
+def test_clusters_far_apart_are_covered_as_well_as_in_float64(spread, apart, seed):
+    torch.manual_seed(seed)
     points = torch.cat((spread * torch.rand(200, 2) - apart, spread * torch.rand(200, 2) + apart))
     chosen = F.farthest_points(points, 100)
     assert torch.equal(chosen, brute_farthest(torch.cdist(points.double(), points.double()), 100, 0))

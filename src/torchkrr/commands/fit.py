@@ -21,7 +21,7 @@ from .targets import Task, target_labels, target_numbers, task_of
 from .values import Array, Place, numbers
 
 AT_ONCE = 100_000
-FEW_ROWS, MOSTLY = 20, 0.9  # rows from which on texts, more of which are different, are taken for names
+FEW_ROWS, MOSTLY = 20, 0.9  # from 20 rows on, a column with more than 90 % different texts is taken for names
 
 
 class Wanted(NamedTuple):
@@ -132,8 +132,8 @@ def _warn_of_names(features: Features, whole: Any) -> None:
         column = whole.column(feature.name).drop_null()
         if feature.kind == "text" and len(column) >= FEW_ROWS and len(column.unique()) > MOSTLY * len(column):
             warnings.warn(
-                f"Column {feature.name!r} has another text in almost every row, from which nothing can be learned for new "
-                "ones. Leave it out with --ignore; turn dates into numbers.",
+                f"Column {feature.name!r} has a different text in almost every row, from which nothing can be learned for "
+                "new ones. Leave it out with --ignore; turn dates into numbers.",
                 KernelRidgeWarning,
                 stacklevel=2,
             )
@@ -142,7 +142,8 @@ def _warn_of_names(features: Features, whole: Any) -> None:
 def _targets(names: list[str], whole: Any, task: Task, place: Place) -> Any:
     if task == "classification":
         return target_labels(whole.column(names[0]), names[0], place)
-    found = np.stack([target_numbers(whole.column(name), name, place) for name in names], axis=1)
+    several = len(names) > 1
+    found = np.stack([target_numbers(whole.column(name), name, place, one_of_several=several) for name in names], axis=1)
     return found[:, 0] if len(names) == 1 else found
 
 

@@ -58,7 +58,8 @@ def predict_table(wanted: Wanted) -> Predicted:
 
 def _predict_table(wanted: Wanted, team: Alone) -> Predicted:
     output_kind(wanted.out)
-    writable(wanted.out, reads=[wanted.table, wanted.model])
+    if not isinstance(team, Ranks) or team.is_first:  # the others need not have its folder
+        writable(wanted.out, reads=[wanted.table, wanted.model])
     model = load(wanted.model)
     _check(wanted, model)
     table = open_table(wanted.table, wanted.delimiter)

@@ -24,8 +24,9 @@ def task_of(column: Any, name: str, place: Place) -> Task:
     return "classification"
 
 
-def target_numbers(column: Any, name: str, place: Place) -> Array:
-    values = numbers(column, name, place, then="Correct the value; classes are predicted alone, one target at a time.")
+def target_numbers(column: Any, name: str, place: Place, *, one_of_several: bool = False) -> Array:
+    then = "Correct the value, or remove the row." + (" A target of classes is fitted alone." if one_of_several else "")
+    values = numbers(column, name, place, then=then)
     _all_known(np.isnan(values), name, place)
     return values
 

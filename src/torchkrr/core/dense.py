@@ -15,7 +15,7 @@ from torch import Tensor
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from ..distances import is_differentiated, squared_distances
 from ..kernels import Kernel
-from .factor import UNRESOLVED, Factor, cholesky, is_resolved, trusted_norm, whiten
+from .factor import UNRESOLVED, Factor, cholesky, is_resolved, largest_norm, whiten
 
 
 class DenseProblem(NamedTuple):
@@ -42,6 +42,8 @@ class DenseResult(NamedTuple):
 
 
 Evaluate = Callable[[DenseProblem], DenseResult]
+# Random vectors that estimate the norms of weights. One norm in 300 is larger than its estimate times the margin.
+PROBES, MARGIN = 32, 1.5
 
 
 class _SolveWithFactor(torch.autograd.Function):
@@ -149,18 +151,15 @@ def mean(problem: DenseProblem) -> DenseResult:
         found = weights_for(system, cross_kernel(problem, problem.query))
         return DenseResult(found.weights.mT @ problem.values, found.resolved.unsqueeze(-1))
     coefficients, trend = project_trend(system, spd_solve(system, problem.values))
-    suspicious = not _surely_resolved(system.factor)
+    judge = None if _surely_resolved(system.factor) else _Judge(system)
     results, masks = [], []
     for chunk in _query_chunks(problem):
         cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
         part = cross.mT @ coefficients
         results.append(part if trend is None else part + trend)
-        if suspicious:
-            with torch.no_grad():
-                masks.append(weights_for(system, cross).resolved)
-    resolved = (
-        torch.cat(masks, dim=-1).unsqueeze(-1) if suspicious else torch.ones_like(system.factor.sound[..., None, None])
-    )
+        if judge is not None:
+            masks.append(judge.resolved(cross.detach()))
+    resolved = torch.cat(masks, dim=-1).unsqueeze(-1) if masks else torch.ones_like(system.factor.sound[..., None, None])
     return DenseResult(torch.cat(results, dim=-2), resolved)
 
 
@@ -215,11 +214,39 @@ def norm_squared(problem: DenseProblem) -> DenseResult:
     return DenseResult(squared, resolved)
 
 
+class _Judge:
+    r"""Which queries are resolved, for a price that does not grow with their number unless it must.
+
+    With $g$ of independent normal entries, $g^\top w = (A^{-1}g)^\top k$ has the variance $\|w\|^2$: a few solves with such
+    vectors estimate the norms of all weights. The estimate, with a margin, decides in float32, where being wrong costs a
+    solve in float64; there, where it would cost another ridge, the weights of queries in doubt are solved for.
+    """
+
+    def __init__(self, system: DenseSystem) -> None:
+        self.system = system._replace(matrix=system.matrix.detach())
+        rows = system.matrix.shape[-1]
+        vectors = torch.randn(rows, PROBES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        with torch.no_grad():
+            self.probes = spd_solve(self.system, vectors.to(system.matrix))  # (*, N, PROBES)
+
+    @torch.no_grad()
+    def resolved(self, cross: Tensor) -> Tensor:
+        """`(*, q)`, of the columns of `cross` `(*, N, q)`."""
+        system = self.system
+        norm = MARGIN * (cross.mT @ self.probes).square().mean(-1).sqrt()
+        if system.trend is not None and system.total is not None:
+            rest = (1 - (cross.mT @ system.trend).squeeze(-1)) / system.total.squeeze(-1)
+            norm = norm + torch.linalg.vector_norm(system.trend, dim=-2) * rest.abs()
+        found = _resolved_columns(system, norm)
+        if cross.dtype is torch.float32 or bool(found.all()):
+            return found
+        return weights_for(system, cross).resolved
+
+
 def _surely_resolved(factor: Factor) -> bool:
     # Weights are U^-1 l with |l| <= 1, so their norm is at most about the inverse of the smallest pivot: where even that
     # is harmless, the weights of each query need not be computed to apply the rule.
-    limit = trusted_norm(factor.upper.dtype, factor.upper.shape[-1])
-    return bool((factor.sound & (limit * factor.smallest_pivot.pow(1.5) >= 1)).all())
+    return bool((factor.sound & (largest_norm(factor) * factor.smallest_pivot.sqrt() >= 1)).all())
 
 
 def _query_chunks(problem: DenseProblem) -> list[slice]:

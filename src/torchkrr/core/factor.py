@@ -5,9 +5,10 @@ A cell is *unresolved* in its dtype when its factorization fails or when
 $$ \varepsilon\,\|w\|_2 / p_{\min} > 10^{-3} \quad (10^{-4}\text{ in float32}), $$
 
 with $w$ the weights and $p_{\min}$ the smallest squared pivot: an estimate of the rounding error of the prediction relative
-to the values. Rounding of the entries of A, of norm about $\varepsilon\sqrt M$, moves the prediction by
-$\varepsilon\sqrt M\,\|w\|\,\|A^{-1}y\|$, where $\|A^{-1}y\|$ may reach $\sqrt M\max|y|/p_{\min}$: for the same error the
-limit has to fall as $1/M$. The numbers above hold up to a hundred rows; in float32 they fall beyond.
+to the values. Rounding of A, of norm about $\varepsilon\|A\|$, moves the prediction by
+$\varepsilon\|A\|\,\|w\|\,\|A^{-1}y\|$, where $\|A^{-1}y\|$ may reach $\sqrt M\max|y|/p_{\min}$. So for the same error
+the limit falls as $1/(\|A\|\sqrt M)$, with $\|A\|$ at most the largest sum of a row, which is at most M. The numbers above
+hold up to a hundred rows; in float32 they fall beyond.
 """
 
 from __future__ import annotations
@@ -52,18 +53,31 @@ def unwhiten(factor: Factor, rhs: Tensor) -> Tensor:
 
 def is_resolved(factor: Factor, weight_norm: Tensor) -> Tensor:
     """The rule of this file; `weight_norm` broadcasts against the batch of factors. NaN counts as unresolved."""
-    limit = trusted_norm(factor.upper.dtype, factor.upper.shape[-1])
-    return factor.sound & (weight_norm.detach() <= limit * factor.smallest_pivot)
+    return factor.sound & (weight_norm.detach() <= largest_norm(factor))
+
+
+def largest_norm(factor: Factor) -> Tensor:
+    """The largest norm of weights with which a system is resolved; of the shape of `factor.smallest_pivot`."""
+    upper = factor.upper.detach()
+    if not _depends_on_size(upper.dtype, upper.shape[-1]):
+        return _TRUSTED[upper.dtype] * factor.smallest_pivot
+    row_sums = upper.mT @ upper.sum(-1, keepdim=True)  # A 1 = U' (U 1)
+    size = row_sums.amax((-2, -1)).reshape(factor.smallest_pivot.shape) * upper.shape[-1] ** 0.5
+    limit: Tensor = _TRUSTED[upper.dtype] * factor.smallest_pivot / (size / ROWS**1.5).clamp_min(1)
+    return limit
 
 
 def trusted_norm(dtype: torch.dtype, num_rows: int) -> float:
-    """The largest norm of weights, in units of the smallest squared pivot, with which a system of so many rows is resolved.
-
-    In float64 it does not depend on the number of rows: what it refuses is solved with another ridge, not more precisely.
+    """`largest_norm` in units of the smallest squared pivot, whatever the entries of a kernel matrix with so many rows are.
 
     Example:
         >>> trusted_norm(torch.float32, 1000) < trusted_norm(torch.float32, 100) == trusted_norm(torch.float32, 5)
         True
     """
     limit = _TRUSTED[dtype]
-    return limit * ROWS / num_rows if num_rows > ROWS and dtype is torch.float32 else limit
+    return limit * (ROWS / num_rows) ** 1.5 if _depends_on_size(dtype, num_rows) else limit
+
+
+def _depends_on_size(dtype: torch.dtype, num_rows: int) -> bool:
+    # Not in float64: what the rule refuses there is solved with another ridge, not more precisely.
+    return num_rows > ROWS and dtype is torch.float32

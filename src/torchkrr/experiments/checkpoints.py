@@ -26,6 +26,8 @@ def read_checkpoint(path: str | os.PathLike[str], command: str) -> dict[str, Any
         state = torch.load(path, weights_only=True)
     except FileNotFoundError:
         raise FileError(f"There is no checkpoint at {path}. `torchkrr {command}` writes them into its folder.") from None
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}.") from None
     except Exception:  # whatever the unpickler stumbles over; its own advice is to trust the file
         raise FileError(
             f"{path} is not a checkpoint of `torchkrr {command}`, or is damaged. Expected a file ending in .pt, which the "

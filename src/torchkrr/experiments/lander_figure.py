@@ -59,7 +59,7 @@ def _band(panel: Any, curves: list[np.ndarray], color: str, line: str, label: st
     length = min(map(len, curves))
     stacked = np.stack([curve[:length] for curve in curves])  # (seeds, games)
     # Means of fewer games jump, and would stretch the axes; a short run has nothing else.
-    begin = FEWEST if length > 2 * FEWEST else 0
+    begin = FEWEST - 1 if length > 2 * FEWEST else 0
     stacked, games = stacked[:, begin:], np.arange(begin + 1, length + 1)
     panel.plot(games, stacked.mean(0), color=color, label=label, linewidth=1.8, linestyle=line)
     panel.fill_between(games, stacked.min(0), stacked.max(0), color=color, alpha=0.18, linewidth=0)

@@ -1,4 +1,4 @@
-"""Which part of the kernel agent helps: the same runs with one thing changed."""
+"""Which part of the kernel agent helps: the same runs with one thing changed, or two."""
 
 from __future__ import annotations
 

@@ -53,9 +53,8 @@ def farthest_points(points: Tensor, num_points: int, *, start: int = 0, distance
     """
     points = _prepared(points, num_points, start)
     if distance is None or isinstance(distance, Kernel):
-        embedded = points if distance is None else distance.embed(points)
-        points = embedded - embedded.mean(0)
-        distance = _squared_distance_in(points)
+        points = points if distance is None else distance.embed(points)
+        distance = _ordered_as_distance_in(points)
     chosen = torch.empty(num_points, dtype=torch.int64, device=points.device)
     nearest: Tensor | None = None
     chosen[0] = start
@@ -182,20 +181,24 @@ class _NewtonBasis:
         return True
 
 
-def _squared_distance_in(points: Tensor) -> Distance:
-    """Squared distances of all `points` to one of them, by one matrix-vector product; by difference where that cancels."""
-    squares = points.square().sum(1)
+def _ordered_as_distance_in(points: Tensor) -> Distance:
+    """Something that grows with the distance of all `points` to one of them, which is all that is compared."""
+    if not points.is_cpu:  # finding the close ones, as below, would wait for the device
+        return lambda points, point: torch.cdist(points, point, compute_mode="donot_use_mm_for_euclid_dist")
+    middle = points.mean(0)
+    centered = points - middle
+    squares = centered.square().sum(1)
 
-    def distance(points: Tensor, point: Tensor) -> Tensor:
-        if not points.is_cpu:  # finding the close ones would wait for the device
-            return torch.cdist(points, point, compute_mode="donot_use_mm_for_euclid_dist").squeeze(1)
-        both = squares + point.square().sum()
-        squared = torch.addmv(both, points, point[0], alpha=-2)
+    def squared_distance(points: Tensor, point: Tensor) -> Tensor:
+        """By one matrix-vector product; where that cancels by difference, of the points themselves: centering rounds."""
+        at = (point - middle)[0]
+        both = squares + at.square().sum()
+        squared = torch.addmv(both, centered, at, alpha=-2)
         close = (squared < CANCELS * both).nonzero().squeeze(1)
         squared[close] = (points[close] - point).square().sum(1)
         return squared
 
-    return distance
+    return squared_distance
 
 
 def _prepared(points: Tensor, num_points: int, start: int) -> Tensor:

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ridge: larger is smoother",
     )
     add("--kernel", choices=KERNELS, default="auto", help="auto: by leave-one-out")
-    add("--seed", type=kinds.natural, default=0, help="of the rows that choices are made on, and of --folds (0)")
+    add("--seed", type=kinds.seed, default=0, help="of the rows that choices are made on, and of --folds (0)")
     add("--folds", type=kinds.folds, metavar="K", help="also K-fold cross-validation, with all choices made in each fold")
     tables.add_delimiter(parser)
 

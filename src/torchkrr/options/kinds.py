@@ -52,6 +52,12 @@ def natural(text: str) -> int:
     return int(text)
 
 
+def seed(text: str) -> int:
+    if natural(text) >= 2**32:
+        raise Wrong(f"must be less than 2^32, got {text!r}")
+    return int(text)
+
+
 def names(text: str) -> list[str]:
     """
     Example:
