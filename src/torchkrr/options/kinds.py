@@ -31,10 +31,7 @@ def threads(text: str) -> int:
 
 
 def not_negative(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
+    found = _number(text)
     if not 0 <= found < math.inf:
         raise Wrong(f"must be a number that is not negative, got {text!r}")
     return found
@@ -71,10 +68,7 @@ def names(text: str) -> list[str]:
 
 
 def share(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
+    found = _number(text)
     if not 0 < found < 1:
         raise Wrong(f"must lie between 0 and 1, such as 0.9, got {text!r}")
     return found
@@ -97,3 +91,11 @@ def auto_or(kind: Callable[[str], Any], what: str) -> Callable[[str], Any]:
             raise Wrong(f"must be auto or {what}, got {text!r}") from None
 
     return read
+
+
+def _number(text: str) -> float:
+    """Not a number if it is none, so that no comparison holds."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
