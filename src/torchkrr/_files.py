@@ -46,14 +46,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     _sync_folder(target.parent)
 
 
-def writable(path: str | os.PathLike[str], *, reads: Iterable[str | os.PathLike[str]] = ()) -> pathlib.Path:
+def writable(path: str | os.PathLike[str], *, reads: Iterable[str | os.PathLike[str] | None] = ()) -> pathlib.Path:
     """The file that `path` stands for, links followed, if one can be there; else an error, before any work is done.
 
-    Files that the same work `reads` are not to be replaced by what comes out of it.
+    Files that the same work `reads`, `None` left out, are not to be replaced by what comes out of it.
     """
     target = pathlib.Path(os.path.realpath(path))
     for source in reads:
-        if target.exists() and os.path.exists(source) and os.path.samefile(target, source):
+        if source is not None and target.exists() and os.path.exists(source) and os.path.samefile(target, source):
             raise FileError(f"{path} is read, and the result would take its place. Name another file to write.")
     if not target.parent.is_dir():
         raise FileError(f"The folder {target.parent} for the file {target.name} does not exist. Create it first.")

@@ -280,14 +280,10 @@ class Compose(Transform):
                 x = transform(x)
         return self
 
-    def forward(self, x: Tensor) -> Tensor:
-        check_tensor("x", x)
-        # Not rounded to half precision between two transforms; other modules have weights of a dtype of their own.
-        widened = all(isinstance(transform, Transform) for transform in self.transforms)
-        mapped = x.to(working_dtype(x.dtype)) if widened else x
+    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
         for transform in self.transforms:
-            mapped = transform(mapped)
-        return mapped.to(x.dtype)
+            x = transform(x)
+        return x
 
 
 class StandardMean(Compose):

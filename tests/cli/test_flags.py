@@ -14,6 +14,8 @@ from tests.cli.running import FAST
 from torchkrr import cli
 from torchkrr.cli import COMMANDS, main, parser
 from torchkrr.errors import InputError
+from torchkrr.models.pooling import POOLINGS
+from torchkrr.options import kinds
 
 
 def subparser(name):
@@ -162,3 +164,7 @@ def test_one_extra_is_named_for_all_that_a_run_needs(package, command, monkeypat
     )
     assert main([command, "--dataset", "cifar10", "--out", str(tmp_path)]) == 1
     assert '"torchkrr[vision]"' in capsys.readouterr().err
+
+
+def test_poolings_are_those_of_the_library():
+    assert {*kinds.POOLINGS, None} == set(POOLINGS)

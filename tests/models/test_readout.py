@@ -260,6 +260,7 @@ def test_inference_mode_does_not_spoil_later_training():
     with torch.inference_mode():
         readout(pictures(7, seed=1))
     readout.train()(pictures(7, seed=1)).sum().backward()
+    assert all(parameter.grad.any() for parameter in readout.backbone.parameters())
 
 
 def test_half_precision_from_autocast_meets_full_centers():

@@ -162,7 +162,9 @@ def test_one_layer_can_be_differentiated_in_every_step_of_a_loop(kind):
     # A graph kept from one step to the next would raise in the second backward.
     layer = make(kind, kernel=kernels.Matern32(1.5, learn_lengthscale=True), learn_values=True)
     for _ in range(3):
+        layer.zero_grad()
         layer(queries()).sum().backward()
+        assert all(parameter.grad.isfinite().all() and parameter.grad.any() for parameter in layer.parameters())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,7 +15,7 @@ from torch import Tensor
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from ..distances import is_differentiated, squared_distances
 from ..kernels import Kernel
-from .factor import UNRESOLVED, Factor, cholesky, is_resolved, largest_norm, whiten
+from .factor import UNRESOLVED, Factor, cholesky, whiten
 
 
 class DenseProblem(NamedTuple):
@@ -132,7 +132,7 @@ def weights_for(system: DenseSystem, cross: Tensor) -> DenseWeights:
 def _resolved_columns(system: DenseSystem, norm: Tensor) -> Tensor:
     """The rule of `factor` for several weight vectors, norms `(*, q)`, that share one factor."""
     factor = system.factor
-    return is_resolved(Factor(factor.upper, factor.sound[..., None], factor.smallest_pivot[..., None]), norm)
+    return factor.sound[..., None] & (norm.detach() <= factor.largest_norm[..., None])
 
 
 def project_trend(system: DenseSystem, solved: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -246,7 +246,7 @@ class _Judge:
 def _surely_resolved(factor: Factor) -> bool:
     # Weights are U^-1 l with |l| <= 1, so their norm is at most about the inverse of the smallest pivot: where even that
     # is harmless, the weights of each query need not be computed to apply the rule.
-    return bool((factor.sound & (largest_norm(factor) * factor.smallest_pivot.sqrt() >= 1)).all())
+    return bool((factor.sound & (factor.largest_norm * factor.smallest_pivot.sqrt() >= 1)).all())
 
 
 def _query_chunks(problem: DenseProblem) -> list[slice]:

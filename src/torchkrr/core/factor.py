@@ -13,6 +13,7 @@ hold up to a hundred rows; in float32 they fall beyond.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ class Factor(NamedTuple):
     upper: Tensor  # (*, M, M) with A = upper.mT @ upper
     sound: Tensor  # (*,) bool: the factorization went through
     smallest_pivot: Tensor  # (*,): squared
+    largest_norm: Tensor  # (*,): of weights with which the system is resolved
 
 
 def cholesky(matrix: Tensor) -> Factor:
@@ -36,7 +38,7 @@ def cholesky(matrix: Tensor) -> Factor:
     upper, info = torch.linalg.cholesky_ex(matrix, upper=True)
     sound = info == 0
     smallest = upper.detach().diagonal(dim1=-2, dim2=-1).amin(-1).square()
-    return Factor(upper, sound, smallest)
+    return Factor(upper, sound, smallest, _largest_norm(upper.detach(), smallest))
 
 
 def whiten(factor: Factor, rhs: Tensor) -> Tensor:
@@ -53,22 +55,19 @@ def unwhiten(factor: Factor, rhs: Tensor) -> Tensor:
 
 def is_resolved(factor: Factor, weight_norm: Tensor) -> Tensor:
     """The rule of this file; `weight_norm` broadcasts against the batch of factors. NaN counts as unresolved."""
-    return factor.sound & (weight_norm.detach() <= largest_norm(factor))
+    return factor.sound & (weight_norm.detach() <= factor.largest_norm)
 
 
-def largest_norm(factor: Factor) -> Tensor:
-    """The largest norm of weights with which a system is resolved; of the shape of `factor.smallest_pivot`."""
-    upper = factor.upper.detach()
+def _largest_norm(upper: Tensor, smallest_pivot: Tensor) -> Tensor:
+    limit: Tensor = _TRUSTED[upper.dtype] * smallest_pivot
     if not _depends_on_size(upper.dtype, upper.shape[-1]):
-        return _TRUSTED[upper.dtype] * factor.smallest_pivot
+        return limit
     row_sums = upper.mT @ upper.sum(-1, keepdim=True)  # A 1 = U' (U 1)
-    size = row_sums.amax((-2, -1)).reshape(factor.smallest_pivot.shape) * upper.shape[-1] ** 0.5
-    limit: Tensor = _TRUSTED[upper.dtype] * factor.smallest_pivot / (size / ROWS**1.5).clamp_min(1)
-    return limit
+    return limit / (row_sums.amax((-2, -1)) * (math.sqrt(upper.shape[-1]) / ROWS**1.5)).clamp_min(1)
 
 
 def trusted_norm(dtype: torch.dtype, num_rows: int) -> float:
-    """`largest_norm` in units of the smallest squared pivot, whatever the entries of a kernel matrix with so many rows are.
+    """The same in units of the smallest squared pivot, whatever the entries of a kernel matrix with so many rows are.
 
     Example:
         >>> trusted_norm(torch.float32, 1000) < trusted_norm(torch.float32, 100) == trusted_norm(torch.float32, 5)

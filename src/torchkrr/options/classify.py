@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         importlib.import_module(f"..experiments.{name}", __package__) for name in ("heads", "asked_images", "classify")
     )
     if args.out is not None:
-        writable(args.out, reads=[args.head, *args.images, *([args.weights] if args.weights else [])])
+        writable(args.out, reads=[args.head, *args.images, args.weights])
     head = heads.read_head(args.head)
     asked = asking.read_asked(head, args.images, weights=args.weights, progress=not args.quiet)
     found = classifying.classify(head, asked.features, explained=args.explain)

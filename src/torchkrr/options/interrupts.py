@@ -1,10 +1,22 @@
-"""What an interrupted command says."""
+"""Commands that can be interrupted and given again."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 from collections.abc import Iterator
 from typing import Any
+
+from . import kinds
+
+
+def add_time_limit(to: argparse._ActionsContainer) -> None:
+    to.add_argument(
+        "--time-limit",
+        type=kinds.not_negative,
+        metavar="MINUTES",
+        help="start no run after so many minutes; the same command goes on",
+    )
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 Wrong = argparse.ArgumentTypeError
+# Those of `models.pooling`, which imports torch, as --help must not.
 POOLINGS = ("mean", "max", "class_token", "flatten")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import InputError
 from . import kinds
-from .interrupts import resumable
+from .interrupts import add_time_limit, resumable
 from .settings import setting_of
 
 STUDY_SEEDS = 3
@@ -41,12 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--study", action="store_true", help="variants of the kernel agent instead of the two agents")
     add("--variants", type=_variants, metavar="A,B", help="of the study: only these")
-    add(
-        "--time-limit",
-        type=kinds.not_negative,
-        metavar="MINUTES",
-        help="start no run after so many minutes; the same command goes on",
-    )
+    add_time_limit(parser)
     add("--watch", metavar="CHECKPOINT", help="draw a game of this agent into an animated file, --out, instead")
     add("--game", type=kinds.natural, metavar="N", help="of --watch: which game (0)")
 

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from . import kinds
-from .interrupts import resumable
+from .interrupts import add_time_limit, resumable
 from .settings import setting_of
 
 OWN = (
@@ -57,12 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="at a time; 0: one, on all threads",
     )
     add("--checkpoint-every", type=kinds.count, default=5, metavar="N", help="epochs between checkpoints (5)")
-    add(
-        "--time-limit",
-        type=kinds.not_negative,
-        metavar="MINUTES",
-        help="start no run after so many minutes; the same command goes on",
-    )
+    add_time_limit(runs)
     add("--tensorboard", action="store_true", help="curves for TensorBoard")
     add("--no-models", action="store_true", help="do not keep the trained networks")
     add("--out", default="runs/learn", metavar="DIR", help="records, figure, report, models (runs/learn)")

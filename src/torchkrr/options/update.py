@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     heads, asking, examples = (
         importlib.import_module(f"..experiments.{name}", __package__) for name in ("heads", "asked_images", "head_examples")
     )
-    writable(args.out, reads=[args.weights] if args.weights else [])  # a head may be changed in its place
+    writable(args.out, reads=[args.weights])  # a head may be changed in its place
     old = head = heads.read_head(args.head)
     if args.remove:
         head = examples.without_examples(head, args.remove)
