@@ -63,7 +63,8 @@ def _largest_norm(upper: Tensor, smallest_pivot: Tensor) -> Tensor:
     if not _depends_on_size(upper.dtype, upper.shape[-1]):
         return limit
     row_sums = upper.mT @ upper.sum(-1, keepdim=True)  # A 1 = U' (U 1)
-    return limit / (row_sums.amax((-2, -1)) * (math.sqrt(upper.shape[-1]) / ROWS**1.5)).clamp_min(1)
+    size: Tensor = row_sums.amax((-2, -1)) * (math.sqrt(upper.shape[-1]) / ROWS**1.5)
+    return limit / size.clamp_min(1)
 
 
 def trusted_norm(dtype: torch.dtype, num_rows: int) -> float:
