@@ -9,7 +9,7 @@ import sys
 from setuptools import Extension, setup
 
 NATIVE = "src/torchkrr/native"
-PARTS = ("lanes", "profile", "cell", "task", "cache", "solver", "gradient", "dense", "search", "hash")
+PARTS = ("lanes", "profile", "cell", "task", "judge", "cache", "solver", "gradient", "dense", "search", "hash")
 HEADERS = [f"{NATIVE}/{name}.h" for name in PARTS]
 FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-pthread"]
 VECTOR_BYTES = {"baseline": 16}

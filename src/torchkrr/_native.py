@@ -23,7 +23,7 @@ INSTRUCTION_SETS = {"AVX512": ("avx512", "avx2", "baseline"), "AVX2": ("avx2", "
 NAMES = {torch.float32: "float", torch.float64: "double"}
 NO_MEMORY = "the tensors are more than their memory, as inside torch.func and in forward mode"
 OUT_OF_MEMORY = 1  # what a function returns then, as in fused.cpp
-INTERFACE = 2  # what the fields of a task mean, as in fused.cpp
+INTERFACE = 3  # what the fields of a task mean, as in fused.cpp
 MISSING = "it was not compiled: reinstall torchkrr where a C++ compiler (g++ or clang++) is on the PATH"
 
 
@@ -42,8 +42,10 @@ class Task(ctypes.Structure):
         ("log_scales", ctypes.c_void_p),
         ("scale_step", ctypes.c_int64),
         ("shape", ctypes.c_double * 2),
-        ("trusted", ctypes.c_double),
+        ("limits", ctypes.c_double * 5),
+        ("system_limit", ctypes.c_double),
         ("least_norm", ctypes.c_double),
+        ("value_scale", ctypes.c_void_p),
     )
 
 

@@ -146,6 +146,13 @@ class Kernel(nn.Module):
             probe = self.profile(torch.ones((), dtype=torch.float64, device=learned[0].device))
         return learned if probe.requires_grad else []
 
+    def with_learned(self, old: Sequence[Tensor], new: Sequence[Tensor]) -> Kernel:
+        """This kernel with some of its tensors, known by identity, replaced; a copy that shares everything else."""
+        if not old:
+            return self
+        swap = {id(tensor): other for tensor, other in zip(old, new, strict=True)}
+        return _with_tensors(self, swap)  # type: ignore[return-value]
+
     @full_precision
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """The kernel matrix of every row of `a` with every row of `b`."""
@@ -170,6 +177,18 @@ class Kernel(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Kernel:
         return super()._apply(keep_double(fn), recurse)  # type: ignore[no-any-return]
+
+
+def _with_tensors(module: nn.Module, swap: Mapping[int, Tensor]) -> nn.Module:
+    # Not functional_call, which changes the module while it runs: other threads may be predicting with it.
+    twin: nn.Module = object.__new__(type(module))
+    twin.__dict__.update(module.__dict__)
+    for group in ("_parameters", "_buffers"):
+        tensors = module.__dict__[group].items()
+        twin.__dict__[group] = {name: t if t is None else swap.get(id(t), t) for name, t in tensors}
+    children = module._modules.items()
+    twin.__dict__["_modules"] = {name: child and _with_tensors(child, swap) for name, child in children}
+    return twin
 
 
 class _SmoothKernel(Kernel):

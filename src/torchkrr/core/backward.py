@@ -56,7 +56,7 @@ class CellGradients(NamedTuple):
     profile: list[Tensor | None]
 
 
-def keep(solution: Solution, local_values: Tensor) -> Saved:
+def keep(solution: Solution, local_values: Tensor, resolved: Tensor) -> Saved:
     """What `gradients` will need; cells that are not resolved keep zeros."""
     system = solution.system
     columns = local_values if system.outer is None else system.outer.unsqueeze(-1) * local_values
@@ -64,7 +64,7 @@ def keep(solution: Solution, local_values: Tensor) -> Saved:
         lost = -2 * (1 - system.taper.square()) * solution.inner
         columns = torch.cat((columns, lost.unsqueeze(-1)), dim=-1)
     solved, multiples = adjoint(solution, columns)
-    bad = ~solution.resolved
+    bad = ~resolved
     gap = solution.inner.new_empty(len(bad), 0) if solution.trend is None else solution.trend.gap.masked_fill(bad, 0)
     return Saved(
         solution.inner.masked_fill(bad[:, None], 0),

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from .._native import Backend
-from ..distances import CLOSE, safe_sqrt
+from ..distances import CLOSE, safe_sqrt, squared_distances
 from ..kernels import Kernel
-from .factor import UNRESOLVED
+from . import trust
 
+THIN_RING = 1e-4  # rounding of a radius, relative to the width of the ring, from which on a float32 ring is not trusted
 # A query is outside when the mean of the offsets has more than this share of their mean square.
 OUTSIDE = 2 / 3
 
@@ -33,8 +34,12 @@ class CellOptions(NamedTuple):
     fade: bool = False
     normalize: bool = False
     backend: Backend = "auto"
+    limits: trust.Limits = trust.Limits()  # what counts as resolved
+    value_scale: Tensor | None = None  # (C,): the size of what is predicted, where that is more than the values
+    least_norm: float = 0.0  # norms of weights are taken to be at least this
     cache: Any = None  # a `fused.FactorCache`, used by the fused solver for one ridge and no gradient
     scale: Tensor | None = None  # logarithms of what the fused solver divides points by; without, they are embedded
+    differentiable: bool = False  # every step is one that autograd and torch.func can follow
 
 
 class Neighborhoods(NamedTuple):
@@ -64,6 +69,7 @@ class LocalSystem(NamedTuple):
     taper: Tensor | None  # (q, M): the diagonal of S
     outer: Tensor | None  # (q, M): what turns u into the weights on the values, and 1 into the trend
     taper_resolved: Tensor | None  # (q,) bool
+    size: Tensor  # (q,): the root of the largest row sum of K
 
 
 def gather(query: Tensor, centers: Tensor, indices: Tensor, options: CellOptions) -> Neighborhoods:
@@ -105,7 +111,7 @@ def is_host(tensor: Tensor) -> bool:
 
 def pair_squared(members: Tensor, squared: Tensor) -> Tensor:
     """Squared distances between the members, zero on the diagonal exactly."""
-    if not is_host(members) and not torch.is_grad_enabled():
+    if not is_host(members):
         # All of them by difference: which pairs are close is known on the device only.
         return torch.cdist(members, members, compute_mode="donot_use_mm_for_euclid_dist").square_()
     sums = squared.unsqueeze(-1) + squared.unsqueeze(-2)  # (q, M, M)
@@ -134,18 +140,21 @@ def recompute_close_pairs(pairs: Tensor, sums: Tensor, members: Tensor) -> None:
 
 
 def assemble(neighborhoods: Neighborhoods, ridge: Tensor, options: CellOptions) -> LocalSystem:
-    gram = options.kernel.of_squared(pair_squared(*recentered(neighborhoods)))  # (q, M, M)
+    members = neighborhoods.members
+    pairs = squared_distances(members, members) if options.differentiable else pair_squared(*recentered(neighborhoods))
+    gram = options.kernel.of_squared(pairs)  # (q, M, M)
     cross = options.kernel.of_squared(neighborhoods.member_squared)  # (q, M)
     taper = neighborhoods.taper
     if taper is None:
         matrix = torch.diagonal_scatter(gram, gram.diagonal(dim1=-2, dim2=-1) + ridge, dim1=-2, dim2=-1)
-        return LocalSystem(matrix, cross, cross, None, None, None, None)
+        return LocalSystem(matrix, cross, cross, None, None, None, None, trust.size_of(gram))
     tapered = taper.unsqueeze(-1) * gram * taper.unsqueeze(-2)
     # With phi(0) = 1 the diagonal of S(K + Lambda)S + I - S^2 is 1 + s^2 lambda.
     diagonal = (1 + taper.square() * ridge).expand_as(taper)
     matrix = torch.diagonal_scatter(tapered, diagonal, dim1=-2, dim2=-1)
     resolved = taper_is_resolved(neighborhoods.cross_squared.detach().sqrt())
-    return LocalSystem(matrix, taper * cross, cross, gram, taper, outer_taper(taper, options), resolved)
+    outer = outer_taper(taper, options)
+    return LocalSystem(matrix, taper * cross, cross, gram, taper, outer, resolved, trust.size_of(gram))
 
 
 def taper_is_resolved(distance: Tensor) -> Tensor:
@@ -156,7 +165,7 @@ def taper_is_resolved(distance: Tensor) -> Tensor:
     if distance.dtype == torch.float64:
         return torch.ones_like(distance[:, 0], dtype=torch.bool)
     radius, inner = distance[:, -1], distance[:, _inner_rank(distance)]
-    return torch.finfo(distance.dtype).eps * radius <= UNRESOLVED[distance.dtype] * (radius - inner)
+    return torch.finfo(distance.dtype).eps * radius <= THIN_RING * (radius - inner)
 
 
 def outer_taper(taper: Tensor | None, options: CellOptions) -> Tensor | None:

@@ -1,21 +1,30 @@
-r"""Dense solves: one Gram matrix, many queries, any leading batch dimensions.
+r"""Dense problems: one Gram matrix, many queries, any leading batch dimensions. `solve_dense` is the one entrance.
 
-Differentiable by autograd around one hand-written step, the solve with a known factor. Which queries are resolved follows
-the rule of `factor`, query by query.
+Differentiable by autograd around one hand-written step, the solve with a known factor. What cannot be trusted in the dtype
+of the data is solved again in float64, and what is singular even there with a larger ridge, query by query (`trust`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
-from ..distances import is_differentiated, squared_distances
+from .._precision import working_dtype
+from ..distances import is_differentiated, needs_gradient, squared_distances
 from ..kernels import Kernel
-from .factor import UNRESOLVED, Factor, cholesky, whiten
+from . import trust
+from .factor import Factor, cholesky, whiten
+from .options import SolveOptions
+from .trust import Evidence, Limits
+
+DenseKind = Literal["mean", "weights", "power", "leave_one_out", "norm"]
+# Random vectors that estimate the norms of weights. One norm in 300 is larger than its estimate times the margin.
+PROBES, MARGIN = 32, 1.5
 
 
 class DenseProblem(NamedTuple):
@@ -27,11 +36,19 @@ class DenseProblem(NamedTuple):
     ridge: Tensor  # (), (N,) or (*, N)
     kernel: Kernel
     trend: bool
+    limits: Limits  # what counts as resolved
+
+    @property
+    def smallest_ridge(self) -> Tensor:
+        """`()` or `(*, 1)`."""
+        ridge = self.ridge.detach()
+        return ridge if ridge.ndim == 0 else ridge.amin(-1, keepdim=True)
 
 
 class DenseSystem(NamedTuple):
     matrix: Tensor  # (*, N, N): K + Lambda, the identity where its factorization fails
     factor: Factor
+    size: Tensor  # (*,): the root of the largest row sum of K
     trend: Tensor | None  # (*, N, 1): A^-1 1
     total: Tensor | None  # (*, 1, 1): 1 A^-1 1
 
@@ -41,9 +58,39 @@ class DenseResult(NamedTuple):
     resolved: Tensor  # bool, broadcasts against `result`
 
 
-Evaluate = Callable[[DenseProblem], DenseResult]
-# Random vectors that estimate the norms of weights. One norm in 300 is larger than its estimate times the margin.
-PROBES, MARGIN = 32, 1.5
+def solve_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor, options: SolveOptions) -> Tensor:
+    """The result of `kind` in the working dtype, every part of it solved as it can be trusted."""
+    dtype, kernel, evaluate = working_dtype(values.dtype), options.kernel, EVALUATE[kind]
+    ridge = options.ridge_tensor(query.device)
+    watched = needs_gradient(query, centers, values, ridge, *kernel.parameters())
+
+    def pose(dtype: torch.dtype) -> DenseProblem:
+        points = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
+        limits = trust.limits(dtype, "mean" if kind in ("leave_one_out", "norm") else kind, watched=watched)
+        return DenseProblem(*points, values.to(dtype), ridge.to(dtype), kernel, options.trend is not None, limits)
+
+    result, resolved = evaluate(pose(dtype))
+    if bool(resolved.all()):
+        return result
+    problem = pose(torch.float64)
+    if dtype != torch.float64:
+        again = evaluate(problem)
+        result = torch.where(resolved, result, again.result.to(dtype))
+        resolved = resolved | again.resolved
+        if bool(resolved.all()):
+            return result
+    count = int((~resolved).sum())
+    if options.on_singular == "raise":
+        what = f"{count} {'prediction needs' if count == 1 else 'predictions need'} a Gram matrix"
+        raise trust.singular_error(what, f"N={centers.shape[-2]}", ridge, "")
+    for rung in trust.ladder(torch.float64, float(ridge.detach().min())):
+        again = evaluate(problem._replace(ridge=problem.ridge.clamp_min(rung)))
+        result = torch.where(resolved | ~again.resolved, result, again.result.to(dtype))
+        resolved = resolved | again.resolved
+        if bool(resolved.all()):
+            trust.warn_raised(count, rung)
+            return result
+    raise trust.overflow_error(int((~resolved).sum()))
 
 
 class _SolveWithFactor(torch.autograd.Function):
@@ -63,6 +110,15 @@ class _SolveWithFactor(torch.autograd.Function):
         matrix, upper, _ = inputs
         ctx.save_for_backward(matrix, upper, output)
         ctx.save_for_forward(matrix, upper, output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
+        # Leading dimensions are part of the formula, so that one more in front is all there is to it.
+        fronts = [
+            x.expand(info.batch_size, *x.shape) if at is None else x.movedim(at, 0)
+            for x, at in zip(inputs, in_dims, strict=True)
+        ]
+        return _SolveWithFactor.apply(*fronts), 0
 
     @staticmethod
     def jvp(ctx: Any, matrix_tangent: Tensor, _: Any, rhs_tangent: Tensor) -> Tensor:
@@ -87,7 +143,7 @@ def spd_solve(system: DenseSystem, rhs: Tensor) -> Tensor:
     upper = system.factor.upper.expand(*leading, -1, -1)
     if not is_differentiated(system.matrix, rhs):
         return _SolveWithFactor.forward(system.matrix, upper, rhs)
-    return _SolveWithFactor.apply(system.matrix, upper, rhs)  # type: ignore[no-any-return]
+    return _SolveWithFactor.apply(system.matrix.expand(*leading, -1, -1), upper, rhs)  # type: ignore[no-any-return]
 
 
 def assemble(problem: DenseProblem) -> DenseSystem:
@@ -95,13 +151,11 @@ def assemble(problem: DenseProblem) -> DenseSystem:
     diagonal = gram.diagonal(dim1=-2, dim2=-1) + problem.ridge
     matrix = torch.diagonal_scatter(gram, diagonal, dim1=-2, dim2=-1)
     factor = cholesky(matrix.detach())
-    if not bool(factor.sound.all()):
-        # A harmless stand-in keeps the gradients of the cells around it finite; the failed one stays marked.
-        identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-        matrix = torch.where(factor.sound[..., None, None], matrix, identity)
-        upper = torch.where(factor.sound[..., None, None], factor.upper, identity)
-        factor = factor._replace(upper=upper)
-    system = DenseSystem(matrix, factor, None, None)
+    # A harmless stand-in keeps the gradients of the problems around it finite; the failed one stays marked.
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    matrix = torch.where(factor.sound[..., None, None], matrix, identity)
+    factor = factor._replace(upper=torch.where(factor.sound[..., None, None], factor.upper, identity))
+    system = DenseSystem(matrix, factor, trust.size_of(gram), None, None)
     if not problem.trend:
         return system
     ones = matrix.new_ones(*matrix.shape[:-1], 1)
@@ -116,7 +170,8 @@ def cross_kernel(problem: DenseProblem, query: Tensor) -> Tensor:
 class DenseWeights(NamedTuple):
     plain: Tensor  # (*, N, q): A^-1 k
     weights: Tensor  # (*, N, q): with the trend, if there is one
-    resolved: Tensor  # (*, q) bool
+    norm: Tensor  # (*, q): the larger of both
+    largest: Tensor  # (*, q)
 
 
 def weights_for(system: DenseSystem, cross: Tensor) -> DenseWeights:
@@ -126,13 +181,7 @@ def weights_for(system: DenseSystem, cross: Tensor) -> DenseWeights:
     if system.trend is not None and system.total is not None:
         weights = plain + system.trend * ((1 - plain.sum(-2, keepdim=True)) / system.total)
         norm = torch.maximum(norm, torch.linalg.vector_norm(weights.detach(), dim=-2))
-    return DenseWeights(plain, weights, _resolved_columns(system, norm))
-
-
-def _resolved_columns(system: DenseSystem, norm: Tensor) -> Tensor:
-    """The rule of `factor` for several weight vectors, norms `(*, q)`, that share one factor."""
-    factor = system.factor
-    return factor.sound[..., None] & (norm.detach() <= factor.largest_norm[..., None])
+    return DenseWeights(plain, weights, norm, weights.detach().abs().amax(-2))
 
 
 def project_trend(system: DenseSystem, solved: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -143,35 +192,76 @@ def project_trend(system: DenseSystem, solved: Tensor) -> tuple[Tensor, Tensor |
     return solved - system.trend * mean, mean
 
 
+class _Judge:
+    r"""Which queries are resolved, for a price that does not grow with their number unless it must.
+
+    With $g$ of independent normal entries, $g^\top w = (A^{-1}g)^\top k$ has the variance $\|w\|^2$: a few solves with such
+    vectors estimate the norms of all weights. The estimate, with a margin, decides in float32, where being wrong costs a
+    solve in float64; there, where it would cost another ridge, the weights of queries in doubt are solved for.
+    """
+
+    @torch.no_grad()
+    def __init__(self, problem: DenseProblem, system: DenseSystem, coefficients: Tensor | None = None) -> None:
+        self.problem, self.system = problem, system._replace(matrix=system.matrix.detach())
+        rows = system.matrix.shape[-1]
+        vectors = torch.randn(rows, PROBES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        vectors = vectors.to(system.matrix)
+        self.probes = spd_solve(self.system, vectors)  # (*, N, PROBES)
+        self.inverse = trust.inverse_norm(self.probes, vectors).unsqueeze(-1)  # (*, 1)
+        self.ratio = None
+        if coefficients is not None and coefficients.shape[-1]:
+            lengths = torch.linalg.vector_norm(coefficients.detach(), dim=-2)  # (*, C)
+            self.ratio = trust.worst_ratio(lengths, trust.value_sizes(problem.values.detach(), problem.trend)).unsqueeze(-1)
+
+    def trusts(self, norm: Tensor, largest: Tensor, ratio: Tensor | None = None) -> Tensor:
+        """`(*, q)` for norms and largest weights `(*, q)`."""
+        ratio = self.ratio if ratio is None else ratio
+        size = self.system.size.unsqueeze(-1)
+        evidence = Evidence(size, norm, largest, self.problem.smallest_ridge, ratio, self.inverse)
+        rows = self.system.matrix.shape[-1]
+        return self.system.factor.sound.unsqueeze(-1) & trust.judge(evidence, rows, self.problem.limits)
+
+    @torch.no_grad()
+    def resolved(self, cross: Tensor) -> Tensor:
+        """`(*, q)`, of the columns of `cross` `(*, N, q)`."""
+        system = self.system
+        norm = MARGIN * (cross.mT @ self.probes).square().mean(-1).sqrt()
+        if system.trend is not None and system.total is not None:
+            rest = (1 - (cross.mT @ system.trend).squeeze(-1)) / system.total.squeeze(-1)
+            norm = norm + torch.linalg.vector_norm(system.trend, dim=-2) * rest.abs()
+        good = self.trusts(norm, norm / math.sqrt(system.matrix.shape[-1]))
+        if cross.dtype is torch.float32 or bool(good.all()):
+            return good
+        exact = weights_for(system, cross)
+        return self.trusts(exact.norm, exact.largest)
+
+
 def mean(problem: DenseProblem) -> DenseResult:
     """Predictions `(*, Q, C)`, with C right-hand sides, or Q of them if there are fewer queries than outputs."""
     system = assemble(problem)
-    few_queries = problem.query.shape[-2] <= problem.values.shape[-1]
-    if few_queries:
-        found = weights_for(system, cross_kernel(problem, problem.query))
-        return DenseResult(found.weights.mT @ problem.values, found.resolved.unsqueeze(-1))
     coefficients, trend = project_trend(system, spd_solve(system, problem.values))
-    judge = None if _surely_resolved(system.factor) else _Judge(system)
+    judge = _Judge(problem, system, coefficients)
     results, masks = [], []
     for chunk in _query_chunks(problem):
         cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
         part = cross.mT @ coefficients
         results.append(part if trend is None else part + trend)
-        if judge is not None:
-            masks.append(judge.resolved(cross.detach()))
-    resolved = torch.cat(masks, dim=-1).unsqueeze(-1) if masks else torch.ones_like(system.factor.sound[..., None, None])
-    return DenseResult(torch.cat(results, dim=-2), resolved)
+        masks.append(judge.resolved(cross.detach()))
+    return DenseResult(torch.cat(results, dim=-2), torch.cat(masks, dim=-1).unsqueeze(-1))
 
 
 def weights(problem: DenseProblem) -> DenseResult:
     """Cardinal weights `(*, Q, N)`."""
-    found = weights_for(assemble(problem), cross_kernel(problem, problem.query))
-    return DenseResult(found.weights.mT, found.resolved.unsqueeze(-1))
+    system = assemble(problem)
+    found = weights_for(system, cross_kernel(problem, problem.query))
+    resolved = _Judge(problem, system).trusts(found.norm, found.largest)
+    return DenseResult(found.weights.mT, resolved.unsqueeze(-1))
 
 
 def power_squared(problem: DenseProblem) -> DenseResult:
     r"""$1 - k^\top A^{-1}k$, plus $(1-b)^2/c$ with a trend; `(*, Q)`."""
     system = assemble(problem)
+    judge = _Judge(problem, system)
     results, masks = [], []
     for chunk in _query_chunks(problem):
         cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
@@ -183,7 +273,7 @@ def power_squared(problem: DenseProblem) -> DenseResult:
         if system.total is not None:
             part = part + (1 - found.plain.sum(-2)).square() / system.total.squeeze(-1)
         results.append(part)
-        masks.append(found.resolved)
+        masks.append(judge.trusts(found.norm, found.largest))
     return DenseResult(torch.cat(results, dim=-1), torch.cat(masks, dim=-1))
 
 
@@ -192,11 +282,18 @@ def leave_one_out(problem: DenseProblem) -> DenseResult:
     system = assemble(problem)
     identity = torch.eye(system.matrix.shape[-1], dtype=system.matrix.dtype, device=system.matrix.device)
     inverse, _ = project_trend(system, spd_solve(system, identity))  # (*, N, N)
-    diagonal = inverse.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)  # (*, N, 1)
-    # Row i of the inverse, divided by its diagonal, is minus the weights that the other centers give to center i.
-    norm = ((inverse.detach() / diagonal.detach()).square().sum(-1) - 1).clamp_min(0).sqrt()
-    left_out = problem.values - (inverse @ problem.values) / diagonal
-    return DenseResult(left_out, _resolved_columns(system, norm).unsqueeze(-1))
+    diagonal = inverse.diagonal(dim1=-2, dim2=-1)  # (*, N)
+    coefficients = inverse @ problem.values
+    residuals = coefficients / diagonal.unsqueeze(-1)
+    with torch.no_grad():
+        lengths = torch.linalg.vector_norm(inverse, dim=-1)  # (*, N): |P_i|
+        norm = lengths / diagonal
+        # Row i of the inverse, divided by its diagonal, is one, and minus the weights that the others give to center i.
+        largest = (inverse.abs().amax(-1) / diagonal).clamp_min(1)
+        solved = torch.linalg.vector_norm(coefficients, dim=-2, keepdim=True) + residuals.abs() * lengths.unsqueeze(-1)
+        sizes = trust.value_sizes(problem.values, problem.trend).unsqueeze(-2)  # (*, 1, C)
+        resolved = _Judge(problem, system).trusts(norm, largest, trust.worst_ratio(solved, sizes))
+    return DenseResult(problem.values - residuals, resolved.unsqueeze(-1))
 
 
 def norm_squared(problem: DenseProblem) -> DenseResult:
@@ -205,48 +302,25 @@ def norm_squared(problem: DenseProblem) -> DenseResult:
     coefficients, trend = project_trend(system, spd_solve(system, problem.values))
     fitted = problem.values - problem.ridge.unsqueeze(-1) * coefficients  # K alpha
     squared = (coefficients * (fitted if trend is None else fitted - trend)).sum(-2)
-    # Rounding turns alpha by about epsilon |alpha| / p_min, and where p_min is the ridge this moves the result by
-    # epsilon |alpha|^2: repeated centers with different values have large, opposite coefficients.
-    rounding = torch.finfo(squared.dtype).eps * coefficients.detach().square().sum(-2)
-    # What the trend explains leaves nothing but rounding, which is harmless as long as alpha is no larger than the values.
-    floor = torch.finfo(squared.dtype).eps * problem.values.detach().square().sum(-2)
-    resolved = system.factor.sound.unsqueeze(-1) & (rounding <= UNRESOLVED[squared.dtype] * squared.detach() + floor)
+    with torch.no_grad():
+        u = trust.roundoff(squared.dtype)
+        rounding = u * system.size.unsqueeze(-1) * coefficients.square().sum(-2)
+        # What the trend explains leaves nothing but rounding, harmless as long as alpha is no larger than the values.
+        floor = 2 * u * problem.values.square().sum(-2)
+        resolved = system.factor.sound.unsqueeze(-1) & (rounding <= trust.TRUSTED.mean * squared + floor)
+        if problem.limits.system < math.inf:
+            ones = torch.ones_like(system.size).unsqueeze(-1)
+            resolved = resolved & _Judge(problem, system).trusts(ones, ones)
     return DenseResult(squared, resolved)
 
 
-class _Judge:
-    r"""Which queries are resolved, for a price that does not grow with their number unless it must.
-
-    With $g$ of independent normal entries, $g^\top w = (A^{-1}g)^\top k$ has the variance $\|w\|^2$: a few solves with such
-    vectors estimate the norms of all weights. The estimate, with a margin, decides in float32, where being wrong costs a
-    solve in float64; there, where it would cost another ridge, the weights of queries in doubt are solved for.
-    """
-
-    def __init__(self, system: DenseSystem) -> None:
-        self.system = system._replace(matrix=system.matrix.detach())
-        rows = system.matrix.shape[-1]
-        vectors = torch.randn(rows, PROBES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        with torch.no_grad():
-            self.probes = spd_solve(self.system, vectors.to(system.matrix))  # (*, N, PROBES)
-
-    @torch.no_grad()
-    def resolved(self, cross: Tensor) -> Tensor:
-        """`(*, q)`, of the columns of `cross` `(*, N, q)`."""
-        system = self.system
-        norm = MARGIN * (cross.mT @ self.probes).square().mean(-1).sqrt()
-        if system.trend is not None and system.total is not None:
-            rest = (1 - (cross.mT @ system.trend).squeeze(-1)) / system.total.squeeze(-1)
-            norm = norm + torch.linalg.vector_norm(system.trend, dim=-2) * rest.abs()
-        found = _resolved_columns(system, norm)
-        if cross.dtype is torch.float32 or bool(found.all()):
-            return found
-        return weights_for(system, cross).resolved
-
-
-def _surely_resolved(factor: Factor) -> bool:
-    # Weights are U^-1 l with |l| <= 1, so their norm is at most about the inverse of the smallest pivot: where even that
-    # is harmless, the weights of each query need not be computed to apply the rule.
-    return bool((factor.sound & (factor.largest_norm * factor.smallest_pivot.sqrt() >= 1)).all())
+EVALUATE: dict[DenseKind, Callable[[DenseProblem], DenseResult]] = {
+    "mean": mean,
+    "weights": weights,
+    "power": power_squared,
+    "leave_one_out": leave_one_out,
+    "norm": norm_squared,
+}
 
 
 def _query_chunks(problem: DenseProblem) -> list[slice]:

@@ -7,6 +7,7 @@ not hold the sum, it is taken in float64.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -16,8 +17,10 @@ from .._chunking import chunk_bytes, collect, ranges, rows_per_chunk
 from .._precision import working_dtype
 from ..distances import squared_distances
 from ..kernels import Kernel
-from .factor import UNRESOLVED
-from .unresolved import solve_cells
+from .local import solve_local
+from .options import SolveOptions
+
+LOST_IN_SUMS = 1e-4  # rounding of a sum, relative to what it predicts, from which on it is taken in float64
 
 
 class Regressors(NamedTuple):
@@ -45,30 +48,23 @@ def find_coefficients(
     members: Tensor,
     *,
     scale: Tensor,
-    kernel: Kernel,
-    ridge: Tensor,
-    trend: bool,
-    on_singular: str,
+    options: SolveOptions,
     names: Tensor | None = None,
 ) -> Regressors:
     """Coefficients of the regressors on `members` `(q, M)`, each near a point `at` `(q, D)`.
 
-    `scale` `(q, C)` is the size of what is predicted; `ridge` is `()` or `(q, M)`; `names` are for messages.
+    `scale` `(q, C)` is the size of what is predicted; the ridge is `()` or `(q, M)`; `names` are for messages.
     """
     used, positions = torch.unique(members, return_inverse=True)
-    table, _ = solve_cells(
+    table, _ = solve_local(
         at.double(),
         centers.given.index_select(0, used).double(),
         values.index_select(0, used).double(),
         positions,
-        kernel=kernel,
-        ridge=ridge.detach(),
-        trend=trend,
-        fade=False,
-        normalize=False,
-        on_singular=on_singular,
-        kind="coefficients",
+        options,
+        "coefficients",
         names=names,
+        least_norm=math.sqrt(members.shape[1]),  # they serve queries not yet known
     )
     working = working_dtype(at.dtype)
     if working == torch.float64:
@@ -77,7 +73,7 @@ def find_coefficients(
     reach = torch.linalg.vector_norm(centers.embedded.index_select(0, used), dim=1)[positions].amax(1).clamp_min(1)
     size = torch.linalg.vector_norm(table[:, :-1], dim=1)  # (q, C)
     rounding = torch.finfo(working).eps * members.shape[1] ** 0.5 * reach.unsqueeze(1) * size
-    return Regressors(table, (rounding > UNRESOLVED[working] * scale).any(1))
+    return Regressors(table, (rounding > LOST_IN_SUMS * scale).any(1))
 
 
 class Expansions:

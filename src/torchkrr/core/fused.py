@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -32,8 +31,8 @@ from ..kernels import (
     RationalQuadratic,
     Wendland,
 )
+from . import trust
 from .cells import CellOptions
-from .factor import trusted_norm
 from .sharing import Shared, shared_cells
 
 # Numbers as in profile.h, and the parameters of the profile.
@@ -156,7 +155,7 @@ def forward(
     weights = new(count, neighbors) if kind == "weights" or keeps else new(count, 0)
     adjoint = new(count, neighbors, outputs) if keeps else new(count, 0)
     multiples = new(count, outputs if kind == "coefficients" and trend else 0)
-    resolved = torch.empty(count, dtype=torch.bool)
+    resolved = torch.empty(count, *steps, dtype=torch.bool)
     _run(
         "solve",
         query=query,
@@ -168,8 +167,6 @@ def forward(
         shared=shared,
         cache=options.cache if plain else None,
         path=kind == "path",
-        # Coefficients serve queries not yet known, so that a cell has to be resolved for weights of any plausible norm.
-        least_norm=math.sqrt(neighbors) if kind == "coefficients" else 0.0,
         outputs={
             "mean": mean,
             "power": power_squared,
@@ -242,9 +239,10 @@ def _run(
     shared: Shared | None = None,
     cache: FactorCache | None = None,
     path: bool = False,
-    least_norm: float = 0.0,
 ) -> None:
     profile, parameters = PROFILES[type(options.kernel)]
+    if options.value_scale is not None:
+        outputs["value_scale"] = options.value_scale.detach().to(query.dtype)
     given = {"query": query, "centers": centers, "values": values, "indices": indices, **outputs}
     if shared is not None:
         indices = shared.cells
@@ -268,7 +266,8 @@ def _run(
         trend=options.trend,
         path=path,
         shape=tuple(parameters(options.kernel)),
-        trusted=trusted_norm(query.dtype, indices.shape[1]),
-        least_norm=least_norm,
+        limits=tuple(options.limits),
+        system_limit=trust.TRUSTED.system,
+        least_norm=options.least_norm,
     )
     _native.call(name, query.dtype, task)

@@ -23,9 +23,9 @@ from .._checks import check_finite
 from .._native import Task, plain
 from ..distances import needs_gradient
 from ..kernels import Kernel
+from . import trust
 from .dense import DenseProblem
 from .dense import mean as by_torch
-from .factor import trusted_norm
 from .fused import PROFILES, fixed_scale, shape_in_memory
 
 # Up to these sizes one core, in its cache, is faster than torch with its blocked products on several.
@@ -43,7 +43,9 @@ class _Problem:
 
     __slots__ = ("kernel", "number", "resolved", "ridge", "scale", "task")
 
-    def __init__(self, values: Tensor, kernel: Kernel, ridge: float, scale: Tensor | None, result: Tensor) -> None:
+    def __init__(
+        self, values: Tensor, kernel: Kernel, ridge: float, scale: Tensor | None, result: Tensor, watched: bool
+    ) -> None:
         self.kernel, self.ridge = kernel, ridge
         self.scale = scale  # logarithms of what the library divides by; without, the points are embedded
         self.number, self.resolved = NUMBERS[values.dtype](ridge), ctypes.c_uint8()
@@ -57,7 +59,8 @@ class _Problem:
             outputs=values.shape[1],
             profile=profile,
             shape=parameters(kernel),
-            trusted=trusted_norm(values.dtype, values.shape[0]),
+            limits=tuple(trust.limits(values.dtype, "mean", watched=watched)),
+            system_limit=trust.TRUSTED.system,
         )
         if scale is not None:
             self.task.log_scales, self.task.scale_step = scale.data_ptr(), scale.ndim
@@ -119,7 +122,7 @@ def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridg
     watched = needs_gradient(query, centers, values)
     if watched and scale is not None:
         scale = scale.detach().clone()  # the gradient must not see it change
-    problem = _Problem(values, kernel, ridge, scale, result)
+    problem = _Problem(values, kernel, ridge, scale, result, watched)
     space = values.new_empty(values.shape[0], values.shape[1] + values.shape[0]) if watched else None
     _call("dense", problem.task, query, centers, values, space)
     if not problem.resolved.value:
@@ -172,7 +175,8 @@ def _by_autograd(
         lengthscale = problem.scale.exp().to(query.dtype)
         query, centers = query / lengthscale, centers / lengthscale
     ridge = query.new_tensor(problem.ridge)
-    result = by_torch(DenseProblem(query, centers, values, ridge, problem.kernel, trend=False)).result
+    dense = DenseProblem(query, centers, values, ridge, problem.kernel, trend=False, limits=trust.Limits())
+    result = by_torch(dense).result
     wanted = [view for view, need in zip(views, needs, strict=True) if need]
     parts = iter(torch.autograd.grad(result, wanted, grad, create_graph=True, allow_unused=True))
     return [next(parts) if need else None for need in needs]

@@ -1,4 +1,7 @@
-"""Local solves over many queries: backends, chunks, threads and autograd.
+"""Local problems: the one entrance, and the way of each cell through precisions, backends, chunks and autograd.
+
+`solve_local` embeds what is used, solves every cell in the dtype of the data, solves those that cannot be trusted there
+again in float64, and those that are singular even there with a larger ridge (`trust`).
 
 The forward pass keeps vectors per query, never an M x M matrix. First derivatives come from `backward`, or from its twin in
 `fused`; derivatives of those, and of weights and paths, from running the plain formula of `solve` again under autograd,
@@ -7,31 +10,186 @@ chunk by chunk.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from .._checks import check_finite
 from .._chunking import chunk_bytes, collect, map_in_order, ranges, rows_per_chunk
+from .._precision import working_dtype
 from ..distances import needs_gradient
-from . import fused
+from ..errors import SolveError
+from . import fused, trust
 from .backward import Arriving, CellGradients, Saved, gradients, keep
 from .cells import CellOptions
-from .factor import is_resolved
-from .solve import Solution, adjoint, path, predict, solve
+from .options import Kind, SolveOptions
+from .solve import Solution, adjoint, path, path_resolved, predict, resolved, solve, whiten_path
 
-Kind = Literal["mean", "weights", "path", "coefficients"]
 SMALLEST_CHUNK = 8
+
+
+class LocalProblem(NamedTuple):
+    """Queries with their neighbors, as given by the user."""
+
+    query: Tensor  # (Q, D)
+    centers: Tensor  # (N, D)
+    values: Tensor  # (N, C)
+    indices: Tensor  # (Q, M), or (Q, M + 1) with fade
+    ridge: Tensor  # (), (N,) or (Q, M)
+
+    def used_rows(self) -> LocalProblem:
+        """With only the centers that `indices` names, where that may save work: min(N, Q M) rows are embedded."""
+        if self.indices.numel() >= len(self.centers):
+            return self
+        used, positions = torch.unique(self.indices, return_inverse=True)
+        ridge = self.ridge.index_select(0, used) if self.ridge.ndim == 1 else self.ridge
+        centers, values = self.centers.index_select(0, used), self.values.index_select(0, used)
+        return LocalProblem(self.query, centers, values, positions, ridge)
+
+    def rows(self, which: Tensor) -> LocalProblem:
+        """Some of the queries."""
+        ridge = self.ridge.index_select(0, which) if self.ridge.ndim == 2 else self.ridge
+        query, indices = self.query.index_select(0, which), self.indices.index_select(0, which)
+        return self._replace(query=query, indices=indices, ridge=ridge).used_rows()
+
+    def double(self) -> LocalProblem:
+        return self._replace(query=self.query.double(), centers=self.centers.double(), values=self.values.double())
+
+    def cell_ridge(self, fade: bool) -> Tensor:
+        """`()` or `(Q, M)`."""
+        if self.ridge.ndim != 1:
+            return self.ridge
+        members = self.indices[:, :-1] if fade else self.indices
+        return self.ridge.index_select(0, members.flatten()).view(members.shape)
 
 
 class LocalResult(NamedTuple):
     first: Tensor  # mean (Q, C), weights (Q, M), path of means (Q, M, C) or coefficients (Q, M + 1, C)
     power_squared: Tensor  # (Q,), or (Q, M) for a path; not clamped
-    resolved: Tensor  # (Q,) bool
+    resolved: Tensor  # (Q,) bool, or (Q, M) for a path
+
+    def unresolved_rows(self) -> Tensor:
+        good = self.resolved if self.resolved.ndim == 1 else self.resolved.all(-1)
+        return (~good).nonzero().squeeze(-1)
+
+    def merged(self, rows: Tensor, again: LocalResult) -> LocalResult:
+        """With the rows solved again, of a path only the steps that were not resolved."""
+        had = self.resolved.index_select(0, rows)
+        parts = []
+        for old, new in zip(self, again, strict=True):
+            mask = had.reshape(*had.shape, *(1,) * (new.ndim - had.ndim))
+            parts.append(old.index_copy(0, rows, torch.where(mask, old.index_select(0, rows), new.to(old.dtype))))
+        return LocalResult(*parts)
 
 
-def local_solve(
+def solve_local(
+    query: Tensor,
+    centers: Tensor,
+    values: Tensor,
+    indices: Tensor,
+    options: SolveOptions,
+    kind: Kind,
+    *,
+    embedded: tuple[Tensor, Tensor] | None = None,
+    cache: fused.FactorCache | None = None,
+    names: Tensor | None = None,
+    value_scale: Tensor | None = None,
+    least_norm: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """The two outputs of `kind` (see `LocalResult`), every cell solved as it can be trusted.
+
+    Args:
+        embedded: query and centers embedded in the working dtype, if the caller has them.
+        cache: of factors; needs `embedded`, and rows of the centers that mean the same in every call.
+        names: numbers of the queries in messages.
+        value_scale: `(C,)`, the size of what is predicted where that is more than the values, which may be residuals.
+        least_norm: norms of weights are taken to be at least this, for results that serve queries not yet known.
+    """
+    dtype = working_dtype(values.dtype)
+    problem = LocalProblem(query, centers, values, indices, options.ridge_tensor(query.device))
+    cells = CellOptions(
+        options.kernel,
+        options.trend is not None,
+        options.fade,
+        options.normalize is not None,
+        options.backend,
+        value_scale=value_scale,
+        least_norm=least_norm,
+    )
+    scale = None
+    if embedded is None:
+        tensors = (query, centers, values, problem.ridge)
+        scale = fused.scale_for(tensors, cells) if query.dtype == dtype else None
+        if scale is None:
+            problem = problem.used_rows()
+            _check_centers(problem.centers, centers)
+            embedded = cells.kernel.embed(problem.query.to(dtype)), cells.kernel.embed(problem.centers.to(dtype))
+        else:
+            embedded = query, centers
+    result = solve_embedded(
+        *embedded,
+        problem.values.to(dtype),
+        problem.indices,
+        problem.cell_ridge(options.fade).to(dtype),
+        cells._replace(cache=cache, scale=scale),  # cells solved again are numbered anew, and so without a cache
+        kind,
+    )
+    if bool(result.resolved.all()):
+        return result.first, result.power_squared
+    rows = result.unresolved_rows()
+    rest = problem.rows(rows)
+    if scale is not None:
+        _check_centers(rest.centers, centers)  # nobody has looked at them yet
+    rest = rest.double()._replace(ridge=rest.cell_ridge(options.fade))
+    query, centers = cells.kernel.embed(rest.query), cells.kernel.embed(rest.centers)
+    wide = rest._replace(query=query, centers=centers)
+    if dtype == torch.float64:
+        again = LocalResult(*(part.index_select(0, rows) for part in result))
+    else:
+        again = solve_embedded(*wide, cells, kind)
+    if not bool(again.resolved.all()):
+        again = _raise_ridge(wide, again, cells, kind, options.on_singular, rows if names is None else names[rows])
+    result = result.merged(rows, again)
+    return result.first, result.power_squared
+
+
+def _raise_ridge(
+    problem: LocalProblem, result: LocalResult, cells: CellOptions, kind: Kind, on_singular: str, names: Tensor
+) -> LocalResult:
+    """Solve embedded float64 cells that are not resolved with the smallest ridge of a ladder that resolves them."""
+    singular = result.unresolved_rows()
+    if on_singular == "raise":
+        raise _singular_error(problem.rows(singular), names[singular])
+    for rung in trust.ladder(problem.query.dtype, float(problem.ridge.detach().min())):
+        rows = result.unresolved_rows()
+        some = problem.rows(rows)
+        result = result.merged(rows, solve_embedded(*some._replace(ridge=some.ridge.clamp_min(rung)), cells, kind))
+        if bool(result.resolved.all()):
+            trust.warn_raised(len(singular), rung)
+            return result
+    raise trust.overflow_error(len(result.unresolved_rows()))
+
+
+def _check_centers(used: Tensor, given: Tensor) -> None:
+    if not math.isfinite(used.detach().sum().item()):
+        check_finite("centers", given)
+
+
+def _singular_error(problem: LocalProblem, names: Tensor) -> SolveError:
+    local = problem.centers[problem.indices[0]].detach()
+    closest = torch.pdist(local).min().item() if len(local) > 1 else 0.0
+    return trust.singular_error(
+        f"{len(names)} {'neighborhood has' if len(names) == 1 else 'neighborhoods have'} a Gram matrix",
+        f"M={problem.indices.shape[1]}",
+        problem.ridge,
+        f"The first is query {int(names[0])}; its two closest centers are {closest:.3g} apart in the embedded space.",
+    )
+
+
+def solve_embedded(
     query: Tensor, centers: Tensor, values: Tensor, indices: Tensor, ridge: Tensor, options: CellOptions, kind: Kind
 ) -> LocalResult:
     """Solve every cell in the dtype of its inputs; cells that are not `resolved` hold no usable numbers.
@@ -43,10 +201,11 @@ def local_solve(
     learned = options.kernel.learned_in_profile()
     watched = needs_gradient(query, centers, values, ridge, *learned)
     is_fused = fused.chosen((query, centers, values, ridge), options, learned)
-    options = options._replace(backend="fused" if is_fused else "torch")
+    limits = trust.limits(query.dtype, kind, watched=watched)
+    options = options._replace(backend="fused" if is_fused else "torch", limits=limits)
     run = _LocalSolve.apply if watched else _LocalSolve.forward
-    first, power_squared, resolved, *_ = run(query, centers, values, ridge, indices, options, kind, watched, *learned)
-    return LocalResult(first, power_squared, resolved)
+    first, power_squared, good, *_ = run(query, centers, values, ridge, indices, options, kind, watched, *learned)
+    return LocalResult(first, power_squared, good)
 
 
 class _LocalSolve(torch.autograd.Function):
@@ -75,13 +234,13 @@ class _LocalSolve(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         query, centers, values, ridge, indices, ctx.options, ctx.kind, _, *learned = inputs
-        _, _, resolved, *saved = output
-        ctx.mark_non_differentiable(resolved, *saved)
-        ctx.save_for_backward(query, centers, values, ridge, indices, resolved, *saved, *learned)
+        _, _, good, *saved = output
+        ctx.mark_non_differentiable(good, *saved)
+        ctx.save_for_backward(query, centers, values, ridge, indices, good, *saved, *learned)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        query, centers, values, ridge, indices, resolved, inner, adjoint, multiples, gap, *learned = ctx.saved_tensors
+        query, centers, values, ridge, indices, good, inner, adjoint, multiples, gap, *learned = ctx.saved_tensors
         inputs = (query, centers, values, ridge)
         arriving = Arriving(grads[0], grads[1])
         if ctx.kind == "mean" and not torch.is_grad_enabled():
@@ -92,7 +251,7 @@ class _LocalSolve(torch.autograd.Function):
                 saved = Saved(inner, adjoint, multiples, gap)
                 found = _by_hand(inputs, indices, saved, arriving, ctx.options, learned, ctx.needs_input_grad)
         else:
-            found = _by_autograd(inputs, indices, resolved, arriving, ctx.options, ctx.kind, learned, ctx.needs_input_grad)
+            found = _by_autograd(inputs, indices, good, arriving, ctx.options, ctx.kind, learned, ctx.needs_input_grad)
         return *found[:4], None, None, None, None, *found[4:]
 
 
@@ -105,24 +264,29 @@ def _evaluate(
     options: CellOptions,
     kind: Kind,
     watched: bool,
-    resolved: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """The two outputs of `kind`, which cells are resolved, and what the backward pass needs (or empty tensors)."""
     nothing = [query.new_empty(len(query), 0) for _ in Saved._fields]
-    if kind == "path":
-        return *path(query, centers, values[indices], indices, ridge, options, resolved=resolved), *nothing
-    solution = solve(query, centers, indices, ridge, options, resolved=resolved)
-    if kind == "weights":
-        weights = pad(solution.weights, (0, 1)) if options.fade else solution.weights
-        return weights, solution.power_squared, solution.resolved, *nothing
+    solution = solve(query, centers, indices, ridge, options)
     local_values = values[_members(indices, options)]  # (q, M, C)
+    if kind == "path":
+        white = whiten_path(solution, local_values)
+        good = path_resolved(solution, white, local_values, ridge, options.limits, options.value_scale)
+        return *path(white), good, *nothing
+    choices = {"scale": options.value_scale, "least_norm": options.least_norm}
+    good = resolved(solution, local_values, ridge, options.limits, **choices)
+    if kind == "mean" and watched:
+        saved = keep(solution, local_values, good)
+        return predict(solution.weights, local_values), solution.power_squared, good, *saved
+    return _output(solution, local_values, options, kind), solution.power_squared, good, *nothing
+
+
+def _output(solution: Solution, local_values: Tensor, options: CellOptions, kind: Kind) -> Tensor:
+    if kind == "weights":
+        return pad(solution.weights, (0, 1)) if options.fade else solution.weights
     if kind == "coefficients":
-        # They serve queries not yet known, so that a cell has to be resolved for weights of any plausible norm.
-        trusted = is_resolved(solution.factor, solution.inner.new_tensor(indices.shape[1]).sqrt())
-        return _coefficients(solution, local_values), solution.power_squared, solution.resolved & trusted, *nothing
-    mean = predict(solution.weights, local_values)
-    saved = keep(solution, local_values) if watched else nothing
-    return mean, solution.power_squared, solution.resolved, *saved
+        return _coefficients(solution, local_values)
+    return predict(solution.weights, local_values)
 
 
 def _coefficients(solution: Solution, local_values: Tensor) -> Tensor:
@@ -131,6 +295,25 @@ def _coefficients(solution: Solution, local_values: Tensor) -> Tensor:
     if solution.trend is None:
         constant = solved.new_zeros(len(solved), solved.shape[-1])
     return torch.cat((solved, constant.unsqueeze(-2)), dim=-2)
+
+
+def plain_solve(
+    query: Tensor,
+    centers: Tensor,
+    values: Tensor,
+    ridge: Tensor,
+    indices: Tensor,
+    options: CellOptions,
+    kind: Kind,
+    sound: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The two outputs of `kind` by the plain formulas, in steps that autograd and `torch.func` can follow."""
+    options = options._replace(differentiable=True)
+    solution = solve(query, centers, indices, ridge, options, sound=sound)
+    local_values = values[_members(indices, options)]
+    if kind == "path":
+        return path(whiten_path(solution, local_values))
+    return _output(solution, local_values, options, kind), solution.power_squared
 
 
 def _by_hand(
@@ -181,36 +364,34 @@ def _by_hand(
 def _by_autograd(
     inputs: tuple[Tensor, ...],
     indices: Tensor,
-    resolved: Tensor,
+    good: Tensor,
     arriving: Arriving,
     options: CellOptions,
     kind: Kind,
     learned: list[Tensor],
     needs: tuple[bool, ...],
 ) -> list[Tensor | None]:
-    create_graph = torch.is_grad_enabled()
+    """By `torch.func.vjp` of the plain formula: each input is one of its own, even where two are one tensor, or where one
+    was computed from another; and what comes out has derivatives again.
+    """
     totals: list[Tensor | None] = [None] * (len(inputs) + len(learned))
     wanted = [i for i, need in enumerate((*needs[:4], *needs[8:])) if need]
+    everything = (*inputs, *learned)
+    sound = good if good.ndim == 1 else good.any(-1)
+
     for chunk in _chunks(inputs[0], inputs[1], inputs[2], indices):
-        with torch.enable_grad():
-            # Views give each input an edge of its own in the graph, even where two inputs are one tensor.
-            query, centers, values, ridge = (
-                (tensor if create_graph else tensor.detach().requires_grad_()).view_as(tensor) for tensor in inputs
-            )
-            outputs = _evaluate(
-                query[chunk], centers, values, _rows(ridge, chunk), indices[chunk], options, kind, False, resolved[chunk]
-            )[:2]
-            sources = [(query, centers, values, ridge, *learned)[i] for i in wanted]
-        # The power function does not depend on the values, and has no graph if only these are asked for.
-        reached = [(output, grad[chunk]) for output, grad in zip(outputs, arriving, strict=True) if output.requires_grad]
-        parts = torch.autograd.grad(
-            [output for output, _ in reached],
-            sources,
-            [grad for _, grad in reached],
-            create_graph=create_graph,
-            allow_unused=True,
-        )
-        for i, part in zip(wanted, parts, strict=True):
+
+        def outputs(*some: Tensor, chunk: slice = chunk) -> tuple[Tensor, Tensor]:
+            given = list(everything)
+            for i, tensor in zip(wanted, some, strict=True):
+                given[i] = tensor
+            query, centers, values, ridge, *tensors = given
+            bound = options._replace(kernel=options.kernel.with_learned(learned, tensors))
+            rows = (query[chunk], centers, values, _rows(ridge, chunk), indices[chunk])
+            return plain_solve(*rows, bound, kind, sound[chunk])
+
+        _, pull = torch.func.vjp(outputs, *(everything[i] for i in wanted))
+        for i, part in zip(wanted, pull(tuple(grad[chunk] for grad in arriving)), strict=True):
             totals[i] = _add(totals[i], part)
     return totals
 

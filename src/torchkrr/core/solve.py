@@ -15,8 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from . import trust
 from .cells import CellOptions, LocalSystem, assemble, gather
-from .factor import Factor, cholesky, is_resolved, unwhiten, whiten
+from .factor import Factor, cholesky, unwhiten, whiten
+from .trust import Evidence, Limits
 
 
 class TrendPart(NamedTuple):
@@ -33,7 +35,7 @@ class Solution(NamedTuple):
     inner: Tensor  # (q, M): u
     weights: Tensor  # (q, M): w
     power_squared: Tensor  # (q,): not clamped
-    resolved: Tensor  # (q,) bool
+    norm: Tensor  # (q,): of u, the larger of those with and without trend
     factor: Factor
     system: LocalSystem
     trend: TrendPart | None
@@ -46,14 +48,14 @@ def solve(
     ridge: Tensor,
     options: CellOptions,
     *,
-    resolved: Tensor | None = None,
+    sound: Tensor | None = None,
 ) -> Solution:
-    """Solve the cells of `query`; cells outside the mask `resolved` are replaced by harmless ones."""
+    """Solve the cells of `query`; cells outside the mask `sound` are replaced by harmless ones."""
     system = assemble(gather(query, centers, indices, options), ridge, options)
     matrix = system.matrix
-    if resolved is not None and not bool(resolved.all()):
+    if sound is not None:
         identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-        matrix = torch.where(resolved[:, None, None], matrix, identity)
+        matrix = torch.where(sound[:, None, None], matrix, identity)
     factor = cholesky(matrix)
     whitened = whiten(factor, system.rhs.unsqueeze(-1)).squeeze(-1)  # (q, M): l
     inner = unwhiten(factor, whitened.unsqueeze(-1)).squeeze(-1)  # (q, M): u without trend
@@ -74,10 +76,44 @@ def solve(
         # Faded weights do not minimize the quadratic form, so it is evaluated as it stands.
         image = (system.gram @ weights.unsqueeze(-1)).squeeze(-1) + ridge * weights
         power_squared = 1 + (weights * (image - 2 * system.cross)).sum(-1)
-    trusted = is_resolved(factor, norm)
-    if system.taper_resolved is not None:
-        trusted = trusted & system.taper_resolved
-    return Solution(inner, weights, power_squared, trusted, factor, system, trend)
+    return Solution(inner, weights, power_squared, norm, factor, system, trend)
+
+
+@torch.no_grad()
+def resolved(
+    solution: Solution,
+    local_values: Tensor,
+    ridge: Tensor,
+    limits: Limits,
+    *,
+    scale: Tensor | None = None,
+    least_norm: float = 0.0,
+) -> Tensor:
+    """Which cells follow the rules of `trust`, `(q,)` bool.
+
+    `local_values` are `(q, M, C)`; `ridge` is `()`, `(q, 1)` or `(q, M)`; `scale` `(C,)` is the size of what is predicted,
+    where that is more than the values; norms of weights are taken to be at least `least_norm`.
+    """
+    factor, system = solution.factor, solution.system
+    rows = system.matrix.shape[-1]
+    ratio = inverse = None
+    if limits.mean < torch.inf and local_values.shape[-1]:
+        columns = local_values if system.outer is None else system.outer.unsqueeze(-1) * local_values
+        lengths = torch.linalg.vector_norm(adjoint(solution, columns)[0], dim=-2)  # (q, C)
+        ratio = trust.worst_ratio(lengths, trust.value_sizes(local_values, solution.trend is not None, scale))
+    if trust.needs_inverse(limits):
+        vectors = trust.probes(system.matrix)
+        solved = unwhiten(factor, whiten(factor, vectors.expand(len(solution.norm), -1, -1)))
+        inverse = trust.inverse_norm(solved, vectors)
+    norm = solution.norm.clamp_min(least_norm)
+    evidence = Evidence(system.size, norm, solution.inner.abs().amax(-1), ridge_of(ridge, norm), ratio, inverse)
+    good = factor.sound & trust.judge(evidence, rows, limits)
+    return good & system.taper_resolved if system.taper_resolved is not None and limits.any else good
+
+
+def ridge_of(ridge: Tensor, like: Tensor) -> Tensor:
+    """The smallest ridge of each cell `(q,)`."""
+    return (ridge if ridge.ndim == 0 else ridge.detach().amin(-1)).detach().expand_as(like)
 
 
 def predict(weights: Tensor, local_values: Tensor) -> Tensor:
@@ -98,30 +134,78 @@ def adjoint(solution: Solution, rhs: Tensor) -> tuple[Tensor, Tensor]:
     return solved - solution.trend.direction.unsqueeze(-1) * multiples.unsqueeze(-2), multiples
 
 
-def path(
-    query: Tensor,
-    centers: Tensor,
-    local_values: Tensor,
-    indices: Tensor,
-    ridge: Tensor,
-    options: CellOptions,
-    *,
-    resolved: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Means `(q, M, C)` and squared powers `(q, M)` for every $m \le M$, and which cells are resolved.
+class WhitePath(NamedTuple):
+    """What is summed up along a path: right-hand sides multiplied by $U^{-\\top}$."""
+
+    cross: Tensor  # (q, M, 1): l
+    values: Tensor  # (q, M, C): V
+    ones: Tensor | None  # (q, M, 1): v, with a trend
+
+
+def whiten_path(solution: Solution, local_values: Tensor) -> WhitePath:
+    cross = whiten(solution.factor, solution.system.rhs.unsqueeze(-1))
+    ones = None if solution.trend is None else whiten(solution.factor, torch.ones_like(cross))
+    return WhitePath(cross, whiten(solution.factor, local_values), ones)
+
+
+def path(white: WhitePath) -> tuple[Tensor, Tensor]:
+    r"""Means `(q, M, C)` and squared powers `(q, M)` for every $m \le M$.
 
     The leading blocks of a Cholesky factor are the factors of the leading blocks, so partial sums of $l_j V_j$ and $l_j^2$
     are the means and powers of the first $m$ neighbors.
     """
-    solution = solve(query, centers, indices, ridge, options, resolved=resolved)
-    cross = whiten(solution.factor, solution.system.rhs.unsqueeze(-1))  # (q, M, 1): l
-    values = whiten(solution.factor, local_values)  # (q, M, C): V
+    cross, values, ones = white
     means = (cross * values).cumsum(1)
     power_squared = 1 - cross.square().cumsum(1).squeeze(-1)
-    if options.trend:
-        ones = whiten(solution.factor, torch.ones_like(cross))  # (q, M, 1): v
+    if ones is not None:
         missing = 1 - (cross * ones).cumsum(1)
         total = ones.square().cumsum(1)
         means = means + missing * (ones * values).cumsum(1) / total
         power_squared = power_squared + (missing.square() / total).squeeze(-1)
-    return means, power_squared, solution.resolved
+    return means, power_squared
+
+
+@torch.no_grad()
+def path_resolved(
+    solution: Solution, white: WhitePath, local_values: Tensor, ridge: Tensor, limits: Limits, scale: Tensor | None
+) -> Tensor:
+    r"""Which steps of the paths follow the rules of `trust`, `(q, M)` bool.
+
+    With $Y = U^{-\top}$ the weights of the first $m$ neighbors are $\sum_{j\le m} l_j Y_j$, and likewise for every other
+    right-hand side: running sums of the rows of $Y$.
+    """
+    cross, values, ones = white
+    count, rows = solution.inner.shape
+    inverse_rows = whiten(solution.factor, torch.eye(rows).to(cross).expand(count, -1, -1))  # (q, M, M): Y
+    weights = (cross * inverse_rows).cumsum(1)  # (q, m, M)
+    norm = torch.linalg.vector_norm(weights, dim=-1)  # (q, m)
+    direction = multiples = None
+    if ones is not None:
+        direction = (ones * inverse_rows).cumsum(1)
+        total = ones.square().cumsum(1)
+        weights = weights + (1 - (cross * ones).cumsum(1)) / total * direction
+        multiples = (ones * values).cumsum(1) / total  # (q, m, C)
+        norm = torch.maximum(norm, torch.linalg.vector_norm(weights, dim=-1))
+    ratio = inverse = None
+    if limits.mean < torch.inf and values.shape[-1]:
+        lengths = []
+        for output in range(values.shape[-1]):
+            solved = (values[..., output : output + 1] * inverse_rows).cumsum(1)
+            if direction is not None and multiples is not None:
+                solved = solved - multiples[..., output : output + 1] * direction
+            lengths.append(torch.linalg.vector_norm(solved, dim=-1))
+        largest, smallest = local_values.cummax(1).values, local_values.cummin(1).values  # (q, m, C)
+        sizes = trust.value_sizes(torch.stack((largest, smallest), dim=-2), ones is not None, scale)
+        ratio = trust.worst_ratio(torch.stack(lengths, dim=-1), sizes)
+    if trust.needs_inverse(limits):
+        signs = whiten(solution.factor, trust.probes(inverse_rows).expand(count, -1, -1))  # (q, M, P)
+        parts = [
+            torch.linalg.vector_norm((column * inverse_rows).cumsum(1), dim=-1).square()
+            / column.square().cumsum(1).squeeze(-1)
+            for column in signs.split(1, dim=-1)
+        ]
+        inverse = torch.stack(parts).amax(0)
+    smallest_ridge = ridge_of(ridge, solution.norm).unsqueeze(-1)
+    evidence = Evidence(solution.system.size.unsqueeze(-1), norm, weights.abs().amax(-1), smallest_ridge, ratio, inverse)
+    steps = torch.arange(1, rows + 1, device=cross.device)
+    return solution.factor.sound.unsqueeze(-1) & trust.judge(evidence, steps, limits)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.local import Kind
+from ..core.options import Kind, SolveOptions
 from ..errors import InputError
 from ..estimators.members import DenseSolved, Found, Member, Solved, dtypes_of, neighbors_of
 from ..estimators.predictor import Predictor
@@ -145,11 +145,8 @@ class ShardedSolved:
                     fetched[0],
                     fetched[1] if kind == "mean" else None,
                     positions,
-                    kernel=self.kernel,
-                    ridge=self.ridge if self.ridges is None else fetched[-1],
-                    trend="constant",
-                    on_singular="warn",
-                    kind=kind,
+                    SolveOptions(self.kernel, self.ridge if self.ridges is None else fetched[-1], "constant"),
+                    kind,
                 )
                 parts.append((first, power, rows))
         first, power, rows = (torch.cat(column) for column in zip(*parts, strict=True))

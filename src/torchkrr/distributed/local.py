@@ -20,10 +20,10 @@ from .._checks import (
 )
 from .._native import Backend
 from .._precision import full_precision
-from ..core.local import Kind
+from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..distances import needs_gradient
 from ..errors import DistributedError, InputTypeError, ShapeError
-from ..functional.local import Normalize, OnSingular, Trend, solve_local
+from ..functional.local import solve_local
 from ..kernels import Kernel
 from ..neighbors import NeighborIndex
 from ..nn import LocalKernelRidge
@@ -309,14 +309,8 @@ def _solve(
             near,
             known[0] if known else None,
             positions,
-            kernel=kernel,
-            ridge=ridge,
-            trend=layer.trend,
-            fade=fade,
-            normalize=layer.normalize,
-            on_singular=layer.on_singular,
-            backend=layer.backend,
-            kind=kind,
+            SolveOptions(kernel, ridge, layer.trend, fade, layer.normalize, layer.on_singular, layer.backend),
+            kind,
         )
         parts.append((first, power, rows))
     first, power, rows = (torch.cat(column) for column in zip(*parts, strict=True))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
+from ..core.options import Kind, SolveOptions
 from ..distances import squared_distances
 from ..errors import InputError, RidgeRaisedWarning
 from ..functional.local import solve_local
@@ -190,16 +191,13 @@ class LocalSolved:
         embedded = self.kernel.embed(query)
         return query, embedded, self.index.search(embedded.to(self.index.points.dtype), self.num_neighbors).indices
 
-    def _solve(self, query: Tensor, embedded: Tensor, indices: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    def _solve(self, query: Tensor, embedded: Tensor, indices: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
         return solve_local(
             query,
             self.points,
             self.values,
             indices,
-            kernel=self.kernel,
-            ridge=self.ridges,
-            trend="constant",
-            on_singular="warn",
-            kind=kind,  # type: ignore[arg-type]
+            SolveOptions(self.kernel, self.ridges, "constant"),
+            kind,
             embedded=(embedded, self.embedded),
         )

@@ -7,6 +7,7 @@ anchors of each query are arguments: they are piecewise constant, so they carry 
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -14,26 +15,23 @@ from torch import Tensor
 
 from .._checks import (
     check_alike,
-    check_choice,
     check_finite,
     check_floating,
     check_index_list,
     check_index_rows,
     check_indices,
     check_points,
-    check_ridge,
     check_same_features,
     check_same_rows,
     check_tensor,
     check_values,
 )
 from .._precision import full_precision, working_dtype
-from ..core.local import Kind
-from ..core.unresolved import solve_cells
+from ..core.local import solve_local
+from ..core.options import Kind, OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt, squared_distances_to
 from ..errors import ShapeError
-from ..kernels import Kernel, check_kernel
-from .local import OnSingular, Trend
+from ..kernels import Kernel
 
 
 class Blend(NamedTuple):
@@ -229,10 +227,7 @@ def solve_blended(
     check_alike(query=query, centers=centers, values=values)
     check_same_rows("centers", centers, "values", values)
     check_finite("query", query)
-    check_kernel(kernel)
-    check_ridge(ridge, len(centers))
-    check_choice("trend", trend, (None, "constant"))
-    check_choice("on_singular", on_singular, ("warn", "raise"))
+    options = SolveOptions(kernel, ridge, trend, on_singular=on_singular).check(len(centers))
     if embedded is None:
         check_finite("centers", centers)
         dtype = working_dtype(query.dtype)
@@ -241,20 +236,16 @@ def solve_blended(
     weights = blending_weights(squared, last_sets_radius=blend.last_sets_radius)  # (Q, K)
     (count, shared), width = weights.shape, blend.members.shape[-1]
     owners = torch.arange(count, device=query.device).repeat_interleave(shared)  # (Q K,)
-    first, power_squared = solve_cells(
+    first, power_squared = solve_local(
         query.index_select(0, owners),
         centers,
         values,
         blend.members.reshape(-1, width),
-        kernel=kernel,
-        ridge=torch.as_tensor(ridge, dtype=torch.float64, device=query.device),
-        trend=trend is not None,
-        fade=False,
-        normalize=False,
-        on_singular=on_singular,
-        kind=kind,
+        options,
+        kind,
         embedded=(embedded[0].index_select(0, owners), embedded[1]),
         names=owners,
+        least_norm=math.sqrt(width),  # as for coefficients that are kept: both must raise the ridge of the same cells
     )
     shares = weights.unsqueeze(-1)  # (Q, K, 1)
     power = (safe_sqrt(power_squared.clamp_min(0)).view(count, shared) * weights).sum(1)

@@ -14,23 +14,21 @@ from torch import Tensor
 
 from .._checks import (
     check_alike,
-    check_choice,
     check_finite,
     check_indices,
     check_points,
     check_positive,
-    check_ridge,
     check_same_rows,
     check_scalar,
     check_values,
 )
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._precision import full_precision
-from ..core import dense
-from ..core.unresolved_dense import solve_dense
+from ..core.dense import solve_dense
+from ..core.options import OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
-from ..kernels import Kernel, check_kernel
-from .local import OnSingular, Trend, local_power_function
+from ..kernels import Kernel
+from .local import local_power_function
 from .ridge import power_function, rkhs_norm
 
 
@@ -176,10 +174,7 @@ def local_rkhs_norm(
     check_indices("neighbor_indices", neighbor_indices, None, centers)
     check_finite("centers", centers)
     check_finite("values", values)
-    check_kernel(kernel)
-    check_ridge(ridge, len(centers))
-    check_choice("trend", trend, (None, "constant"))
-    check_choice("on_singular", on_singular, ("warn", "raise"))
+    SolveOptions(kernel, ridge, trend, on_singular=on_singular).check(len(centers))
     ridge = torch.as_tensor(ridge, dtype=torch.float64, device=centers.device)
     cells = torch.unique(neighbor_indices.long().sort(dim=1).values, dim=0)  # (cells, M)
     width = cells.shape[1]
@@ -188,15 +183,7 @@ def local_rkhs_norm(
     for chunk in ranges(len(cells), rows_per_chunk(row_bytes, SEARCH_BYTES)):
         members = cells[chunk]
         local = centers[members]  # (cells, M, D)
-        squared = solve_dense(
-            dense.norm_squared,
-            local,
-            local,
-            values[members],
-            kernel=kernel,
-            ridge=ridge[members] if ridge.ndim else ridge,
-            trend=trend is not None,
-            on_singular=on_singular,
-        )  # (cells, C)
+        options = SolveOptions(kernel, ridge[members] if ridge.ndim else ridge, trend, on_singular=on_singular)
+        squared = solve_dense("norm", local, local, values[members], options)  # (cells, C)
         parts.append(squared.clamp_min(0).sum(0))
     return safe_sqrt(torch.stack(parts).sum(0)).to(centers.dtype)

@@ -7,6 +7,7 @@ Coarse points and cells are arguments: they are piecewise constant, so they carr
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -14,19 +15,16 @@ from torch import Tensor
 
 from .._checks import (
     check_alike,
-    check_choice,
     check_finite,
-    check_ridge,
     check_same_rows,
     check_values,
 )
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._precision import full_precision, working_dtype
-from ..core.local import Kind
-from ..core.unresolved import solve_cells
+from ..core.local import solve_local
+from ..core.options import Kind, OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
-from ..kernels import Kernel, check_kernel
-from .local import OnSingular, Trend
+from ..kernels import Kernel
 from .ridge import cardinal_weights, kernel_ridge
 from .voronoi import Border, Cells, Local, border_of, checked_cells, local_systems, ridge_rows
 
@@ -195,7 +193,9 @@ def solve_hierarchical(
     )
     at_query, at_used = fitted.split((len(query), len(local.used)))
     rest = (values.index_select(0, local.used) - at_used) / local.bumps
-    correction = _solve_local(query, centers, rest, embedded, local, kind="mean", **choices)
+    # What is left of the values may be mere rounding: its size is that of the values.
+    value_scale = values.detach().index_select(0, local.used).abs().amax(0)
+    correction = _solve_local(query, centers, rest, embedded, local, kind="mean", value_scale=value_scale, **choices)
     result: Tensor = (at_query + local.bump * correction).to(query.dtype)
     if not bool(torch.isfinite(result.detach().sum())):
         check_finite("values", values)
@@ -282,22 +282,20 @@ def _solve_local(
     kernel: Kernel,
     on_singular: OnSingular,
     kind: Kind,
+    value_scale: Tensor | None = None,
 ) -> Tensor:
     # B (BKB + (1 + lambda) I - B^2)^-1 = (K + R)^-1 B^-1, R the ridge (1 + lambda) / b^2 - 1 of each center: the solver
     # there is, for values divided by their bumps.
-    first, _ = solve_cells(
+    first, _ = solve_local(
         query,
         centers.index_select(0, local.used),
-        values,
+        values.to(embedded[0].dtype),
         local.members,
-        kernel=kernel,
-        ridge=local.ridge,
-        trend=False,
-        fade=False,
-        normalize=False,
-        on_singular=on_singular,
-        kind=kind,
+        SolveOptions(kernel, local.ridge, on_singular=on_singular),
+        kind,
         embedded=(embedded[0], embedded[1].index_select(0, local.used)),
+        value_scale=value_scale,
+        least_norm=math.sqrt(local.members.shape[1]),  # as for coefficients that are kept
     )
     return first
 
@@ -314,7 +312,4 @@ def _check_choices(
     check_alike(query=query, centers=centers, values=values)
     check_same_rows("centers", centers, "values", values)
     check_finite("query", query)
-    check_kernel(kernel)
-    check_ridge(ridge, len(centers))
-    check_choice("trend", trend, (None, "constant"))
-    check_choice("on_singular", on_singular, ("warn", "raise"))
+    SolveOptions(kernel, ridge, trend, on_singular=on_singular).check(len(centers))

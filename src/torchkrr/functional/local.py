@@ -7,34 +7,27 @@ in the query and in the centers, so they carry no gradient, and finding them is 
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from .._checks import (
     check_alike,
-    check_choice,
     check_finite,
     check_indices,
     check_points,
-    check_ridge,
     check_same_features,
     check_same_rows,
     check_values,
 )
 from .._native import Backend
 from .._precision import full_precision
+from ..core import local
 from ..core.fused import FactorCache
-from ..core.local import Kind
-from ..core.unresolved import solve_cells
+from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
 from ..errors import InputError, ShapeError
-from ..kernels import Kernel, check_kernel
-
-Trend = Literal["constant"] | None
-Normalize = Literal["cell"] | None
-OnSingular = Literal["warn", "raise"]
+from ..kernels import Kernel
 
 
 class Path(NamedTuple):
@@ -108,19 +101,8 @@ def local_kernel_ridge(
         torch.Size([3, 1])
     """
     check_values(values)
-    mean, _ = solve_local(
-        query,
-        centers,
-        values,
-        neighbor_indices,
-        kernel=kernel,
-        ridge=ridge,
-        trend=trend,
-        fade=fade,
-        normalize=normalize,
-        on_singular=on_singular,
-        backend=backend,
-    )
+    options = SolveOptions(kernel, ridge, trend, fade, normalize, on_singular, backend)
+    mean, _ = solve_local(query, centers, values, neighbor_indices, options, "mean")
     return mean
 
 
@@ -159,20 +141,8 @@ def local_cardinal_weights(
         >>> bool(torch.allclose(weights.sum(1), torch.ones(3)))
         True
     """
-    weights, _ = solve_local(
-        query,
-        centers,
-        None,
-        neighbor_indices,
-        kernel=kernel,
-        ridge=ridge,
-        trend=trend,
-        fade=fade,
-        normalize=normalize,
-        on_singular=on_singular,
-        backend=backend,
-        kind="weights",
-    )
+    options = SolveOptions(kernel, ridge, trend, fade, normalize, on_singular, backend)
+    weights, _ = solve_local(query, centers, None, neighbor_indices, options, "weights")
     return weights
 
 
@@ -214,19 +184,8 @@ def local_power_function(
         >>> local_power_function(z, x, torchkrr.neighbors.nearest(z, x, 2), kernel=Exponential(), ridge=0.0)
         tensor([0., 1.])
     """
-    _, power = solve_local(
-        query,
-        centers,
-        None,
-        neighbor_indices,
-        kernel=kernel,
-        ridge=ridge,
-        trend=trend,
-        fade=fade,
-        normalize=normalize,
-        on_singular=on_singular,
-        backend=backend,
-    )
+    options = SolveOptions(kernel, ridge, trend, fade, normalize, on_singular, backend)
+    _, power = solve_local(query, centers, None, neighbor_indices, options, "mean")
     return power
 
 
@@ -282,18 +241,8 @@ def local_path(
             "Call local_kernel_ridge once for each number of neighbors instead."
         )
     check_values(values)
-    means, powers = solve_local(
-        query,
-        centers,
-        values,
-        neighbor_indices,
-        kernel=kernel,
-        ridge=ridge,
-        trend=trend,
-        on_singular=on_singular,
-        backend=backend,
-        kind="path",
-    )
+    options = SolveOptions(kernel, ridge, trend, fade, normalize, on_singular, backend)
+    means, powers = solve_local(query, centers, values, neighbor_indices, options, "path")
     return Path(means, powers)
 
 
@@ -303,15 +252,9 @@ def solve_local(
     centers: Tensor,
     values: Tensor | None,
     neighbor_indices: Tensor,
-    *,
-    kernel: Kernel,
-    ridge: float | Tensor,
-    trend: Trend,
-    fade: bool = False,
-    normalize: Normalize = None,
-    on_singular: OnSingular,
-    backend: Backend = "auto",
+    options: SolveOptions,
     kind: Kind = "mean",
+    *,
     embedded: tuple[Tensor, Tensor] | None = None,
     cache: FactorCache | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -329,32 +272,14 @@ def solve_local(
     check_same_rows("centers", centers, "values", values)
     check_indices("neighbor_indices", neighbor_indices, query.shape[0], centers)
     check_finite("query", query)
-    check_kernel(kernel)
-    check_ridge(ridge, centers.shape[0])
-    check_choice("trend", trend, (None, "constant"))
-    check_choice("normalize", normalize, (None, "cell"))
-    check_choice("on_singular", on_singular, ("warn", "raise"))
-    check_choice("backend", backend, ("auto", "fused", "torch"))
-    if fade and neighbor_indices.shape[1] < 2:
+    options.check(centers.shape[0])
+    if options.fade and neighbor_indices.shape[1] < 2:
         raise ShapeError(
             "fade=True needs at least two columns of neighbor_indices, got 1: the last one only sets the radius. "
             "Search num_neighbors + 1 neighbors."
         )
-    first, power_squared = solve_cells(
-        query,
-        centers,
-        values,
-        neighbor_indices.long(),
-        kernel=kernel,
-        ridge=torch.as_tensor(ridge, dtype=torch.float64, device=query.device),
-        trend=trend is not None,
-        fade=fade,
-        normalize=normalize is not None,
-        on_singular=on_singular,
-        backend=backend,
-        kind=kind,
-        embedded=embedded,
-        cache=cache,
+    first, power_squared = local.solve_local(
+        query, centers, values, neighbor_indices.long(), options, kind, embedded=embedded, cache=cache
     )
     _explain_non_finite(first, centers, values)
     return first.to(query.dtype), safe_sqrt(power_squared.clamp_min(0)).to(query.dtype)

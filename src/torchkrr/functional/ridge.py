@@ -6,7 +6,6 @@ $\sqrt{1 - k(z, x)\,w}$, and leaving a center out costs no refit.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from .._checks import (
@@ -15,19 +14,18 @@ from .._checks import (
     check_choice,
     check_finite,
     check_points,
-    check_ridge,
     check_same_features,
     check_same_rows,
     check_values,
 )
 from .._native import Backend, chosen
 from .._precision import full_precision
-from ..core import dense, fused_dense
-from ..core.unresolved_dense import solve_dense
+from ..core import fused_dense
+from ..core.dense import DenseKind, solve_dense
+from ..core.options import OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
 from ..errors import InputError
-from ..kernels import Kernel, check_kernel
-from .local import OnSingular, Trend
+from ..kernels import Kernel
 
 
 def kernel_ridge(
@@ -83,7 +81,7 @@ def kernel_ridge(
         found = fused_dense.mean(query, centers, values, kernel=kernel, ridge=float(ridge))
         if found is not None:
             return found
-    return _solve(dense.mean, query, centers, values, kernel, ridge, trend, on_singular)
+    return _solve("mean", query, centers, values, SolveOptions(kernel, ridge, trend, on_singular=on_singular))
 
 
 def cardinal_weights(
@@ -116,7 +114,7 @@ def cardinal_weights(
         tensor([[1., 0.],
                 [0., 1.]])
     """
-    return _solve(dense.weights, query, centers, None, kernel, ridge, trend, on_singular)
+    return _solve("weights", query, centers, None, SolveOptions(kernel, ridge, trend, on_singular=on_singular))
 
 
 def power_function(
@@ -148,7 +146,7 @@ def power_function(
         >>> power_function(torch.tensor([[0.0], [9e9]]), torch.tensor([[0.0]]), kernel=Exponential(), ridge=0.0)
         tensor([0., 1.])
     """
-    squared = _solve(dense.power_squared, query, centers, None, kernel, ridge, trend, on_singular)
+    squared = _solve("power", query, centers, None, SolveOptions(kernel, ridge, trend, on_singular=on_singular))
     return safe_sqrt(squared.clamp_min(0))
 
 
@@ -188,7 +186,7 @@ def leave_one_out(
     check_values(values, batched=True)
     if trend is not None and centers.shape[-2] < 2:
         raise InputError("leave_one_out with a trend needs at least two centers, got 1. Use trend=None.")
-    return _solve(dense.leave_one_out, None, centers, values, kernel, ridge, trend, on_singular)
+    return _solve("leave_one_out", None, centers, values, SolveOptions(kernel, ridge, trend, on_singular=on_singular))
 
 
 def rkhs_norm(
@@ -221,21 +219,12 @@ def rkhs_norm(
         tensor([2.])
     """
     check_values(values, batched=True)
-    squared = _solve(dense.norm_squared, None, centers, values, kernel, ridge, trend, on_singular)
+    squared = _solve("norm", None, centers, values, SolveOptions(kernel, ridge, trend, on_singular=on_singular))
     return safe_sqrt(squared.clamp_min(0))
 
 
 @full_precision
-def _solve(
-    evaluate: dense.Evaluate,
-    query: Tensor | None,
-    centers: Tensor,
-    values: Tensor | None,
-    kernel: Kernel,
-    ridge: float | Tensor,
-    trend: Trend,
-    on_singular: OnSingular,
-) -> Tensor:
+def _solve(kind: DenseKind, query: Tensor | None, centers: Tensor, values: Tensor | None, options: SolveOptions) -> Tensor:
     check_points("centers", centers, batched=True)
     if query is None:
         query = centers
@@ -249,18 +238,5 @@ def _solve(
     check_finite("centers", centers)
     check_finite("query", query)
     check_finite("values", values)
-    check_kernel(kernel)
-    check_ridge(ridge, centers.shape[-2])
-    check_choice("trend", trend, (None, "constant"))
-    check_choice("on_singular", on_singular, ("warn", "raise"))
-    result = solve_dense(
-        evaluate,
-        query,
-        centers,
-        values,
-        kernel=kernel,
-        ridge=torch.as_tensor(ridge, dtype=torch.float64, device=query.device),
-        trend=trend is not None,
-        on_singular=on_singular,
-    )
-    return result.to(query.dtype)
+    options.check(centers.shape[-2])
+    return solve_dense(kind, query, centers, values, options).to(query.dtype)

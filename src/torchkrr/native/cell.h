@@ -56,7 +56,8 @@ template <class T> class Cell {
     Buffer<T> cross_squares, squares, shift;  // [member] to the query; [member] lengths of offsets; [feature] mean taken off
     Buffer<T> matrix, solution;      // [row][columns | right-hand sides]; [row][right-hand sides]
     Buffer<T> inverse;               // [row] of the diagonal of the factor
-    T smallest_pivot = 0;
+    Buffer<T> sums, inside;          // [column] sums of the kernel matrix; one for members, zero past the last
+    T row_sum = 0;                   // the largest of the kernel matrix
     const T *exact = nullptr;        // [feature][member], not shifted: all distances by their difference, without rounding
 
     // Points are divided by exp of `log_scales`, one for all features if `scale_step` is zero; null: they are as embedded.
@@ -65,7 +66,9 @@ template <class T> class Cell {
           columns(round_up(neighbors, std::max<int64_t>(W, ROWS))), width(round_up(sides, W)),
           stride(row_stride<T>(columns + width)), offset_stride(row_stride<T>(columns)), scaled(log_scales),
           scales(features), factors(features), offsets(round_up(features, ROWS) * offset_stride), cross_squares(columns),
-          squares(columns), shift(features), matrix(rows * stride), solution(rows * width), inverse(rows) {
+          squares(columns), shift(features), matrix(rows * stride), solution(rows * width), inverse(rows), sums(columns + rows),
+          inside(columns) {
+        std::fill_n(inside.data(), neighbors, T(1));
         for (int64_t e = 0; e < features; ++e) {
             scales[e] = !scaled ? T(1) : e && !scale_step ? scales[0] : T(std::exp(log_scales[e * scale_step]));
             factors[e] = 1 / scales[e];
@@ -162,15 +165,18 @@ template <class T> class Cell {
 
     // A = U'U, row by row; false if it is not positive definite.
     bool factor(const Radial<T, false> &profile, const T *ridge, int64_t ridge_step) {
-        smallest_pivot = std::numeric_limits<T>::infinity();
+        row_sum = 0;
+        std::fill_n(sums.data(), columns, T(0));
         for (int64_t i = 0; i < rows; i += ROWS) {
             bool sound = true, diagonal = true;  // the first tile of a row holds the diagonal block
             T upper[ROWS][ROWS] = {};
+            Vec<T> along[ROWS] = {};
             tiles<T>(i / W * W, columns, [&](auto n, int64_t j) {
                 if (!sound) return;
                 Vec<T> tile[ROWS][n()];
                 pair_squares<n()>(i, j, tile);
                 profile(&tile[0][0], ROWS * n());
+                add_up<n()>(i, j, tile, along);
                 if (diagonal)
                     for (int r = 0; r < ROWS; ++r) {
                         const int64_t k = i - j + r;
@@ -185,6 +191,7 @@ template <class T> class Cell {
                 substitute_block<n()>(i, j, upper, tile);
             });
             if (!sound) return false;
+            for (int r = 0; r < ROWS && i + r < neighbors; ++r) row_sum = std::max(row_sum, total<T>(along[r]) + sums[i + r]);
         }
         return true;
     }
@@ -224,20 +231,42 @@ template <class T> class Cell {
         });
     }
 
+    // U'^-1, lower half, into `to`, whose rows are `step` apart and zero in the upper half past the block on the diagonal.
+    void invert(T *to, int64_t step) const {
+        for (int64_t i = 0; i < rows; i += ROWS) {
+            T upper[ROWS][ROWS];
+            for (int r = 0; r < ROWS; ++r) std::copy_n(matrix.data() + (i + r) * stride + i, ROWS, upper[r]);
+            tiles<T>(0, round_up(i + ROWS, W), [&](auto n, int64_t j) {
+                Vec<T> tile[ROWS][n()] = {}, sums[ROWS][n()] = {};
+                product<T, n()>(matrix.data() + i, 1, stride, to + j, step, i, sums);
+                for (int r = 0; r < ROWS; ++r) {
+                    const int64_t k = i + r - j;  // where the row of the identity has its one
+                    if (k >= 0 && k < n() * W) tile[r][k / W][k % W] = 1;
+                    for (int v = 0; v < n(); ++v) {
+                        tile[r][v] -= sums[r][v];
+                        for (int s = 0; s < r; ++s) tile[r][v] -= upper[s][r] * tile[s][v];
+                        tile[r][v] *= inverse[i + r];
+                        store(to + (i + r) * step + j + v * W, tile[r][v]);
+                    }
+                }
+            });
+        }
+    }
+
     // The factor as bytes, and back from them.
     std::vector<char> saved() const {
         std::vector<char> bytes(std::size_t(rows * (columns + 1) + 1) * sizeof(T));
         T *to = reinterpret_cast<T *>(bytes.data());
         for (int64_t i = 0; i < rows; ++i) to = std::copy_n(matrix.data() + i * stride, columns, to);
         to = std::copy_n(inverse.data(), rows, to);
-        *to = smallest_pivot;
+        *to = row_sum;
         return bytes;
     }
     void restore(const std::vector<char> &bytes) {
         const T *from = reinterpret_cast<const T *>(bytes.data());
         for (int64_t i = 0; i < rows; ++i, from += columns) std::copy_n(from, columns, matrix.data() + i * stride);
         std::copy_n(from, rows, inverse.data());
-        smallest_pivot = from[rows];
+        row_sum = from[rows];
     }
 
     template <int N> INLINE void put(T *out, const Vec<T> (&tile)[ROWS][N]) const {
@@ -274,6 +303,17 @@ template <class T> class Cell {
                 sums += row * row;
             }
             store(cross_squares.data() + j, sums);
+        }
+    }
+
+    // The sums of rows of the kernel matrix: along the row from its first tile on, and down the columns of the rows above.
+    template <int N> INLINE void add_up(int64_t i, int64_t j, const Vec<T> (&tile)[ROWS][N], Vec<T> (&along)[ROWS]) const {
+        for (int v = 0; v < N; ++v) {
+            const int64_t column = j + v * W;
+            const Vec<T> counts = load(inside.data() + column);
+            Vec<T> down{};
+            for (int r = 0; r < ROWS; ++r) along[r] += tile[r][v] * counts, down += tile[r][v];
+            if (column >= i + ROWS) store(sums.data() + column, load(sums.data() + column) + down);
         }
     }
 
@@ -316,7 +356,6 @@ template <class T> class Cell {
             if (i + r >= neighbors) continue;
             const T pivot = block[r][r];
             if (!(pivot > 0) || pivot == std::numeric_limits<T>::infinity()) return false;
-            smallest_pivot = std::min(smallest_pivot, pivot);
             inverse[i + r] = 1 / std::sqrt(pivot);
             for (int s = r + 1; s < ROWS; ++s) upper[r][s] = block[r][s] * inverse[i + r];
             for (int s = r + 1; s < ROWS; ++s)

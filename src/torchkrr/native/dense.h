@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cell.h"
+#include "judge.h"
 #include "task.h"
 
 namespace {
@@ -35,7 +36,7 @@ template <class T> class Dense {
 
     explicit Dense(const Task &task)
         : task(task), N(task.neighbors), E(task.features), C(task.outputs), Q(task.cells), profile(task.profile, task.shape),
-          cell(N, E, C), stride(cell.offset_stride), scales(E), points(N * E), queries(Q * E), centers(E * stride) {
+          cell(N, E, C + PROBES), stride(cell.offset_stride), scales(E), points(N * E), queries(Q * E), centers(E * stride) {
         for (int64_t e = 0; e < E; ++e)
             scales[e] = task.log_scales ? T(std::exp(task.log_scales[e * task.scale_step])) : T(1);
         divided(at<T>(task.centers, 0), N, points.data());
@@ -58,21 +59,22 @@ template <class T> class Dense {
         cell.gram();
     }
 
-    // A = U'U, and whether every query, wherever it is, can trust it: its weights are at most as long as 1 / sqrt(p_min).
+    // A = U'U; false if it is not positive definite.
     bool factor() {
         gather();
-        return cell.factor(profile, at<T>(task.ridge, 0), task.ridge_neighbor) &&
-               task.trusted * double(cell.smallest_pivot) * std::sqrt(double(cell.smallest_pivot)) >= 1;
+        return cell.factor(profile, at<T>(task.ridge, 0), task.ridge_neighbor);
     }
 
-    // solution = A^-1 of the right-hand sides `from` (N, C), rows `step` apart.
-    void solve(const T *from, int64_t step) {
+    // solution = A^-1 of the right-hand sides `from` (N, C), rows `step` apart, and after them of the probes.
+    void solve(const T *from, int64_t step, int64_t probes) {
         for (int64_t i = 0; i < cell.rows; ++i) {
             std::fill_n(cell.side(i), cell.width, T(0));
-            if (i < N) std::copy_n(from + i * step, C, cell.side(i));
+            if (i >= N) continue;
+            std::copy_n(from + i * step, C, cell.side(i));
+            for (int64_t p = 0; p < probes; ++p) cell.side(i)[C + p] = T(probe_sign(i, p));
         }
-        cell.substitute(C);
-        cell.back_substitute(C);
+        cell.substitute(C + probes);
+        cell.back_substitute(C + probes);
     }
 
     // Squared distances of ROWS queries to all centers, [query][center]; fewer than ROWS are filled up by the last one.
@@ -122,7 +124,8 @@ template <class T> class DenseSolver : Dense<T> {
     void run() {
         *task.resolved = 0;
         if (!this->factor()) return;
-        this->solve(at<T>(task.values, 0), C);
+        this->solve(at<T>(task.values, 0), C, PROBES);
+        if (!surely_resolved()) return;
         for (int64_t i = 0; i < N; ++i) {
             const T *solved = cell.solution.data() + i * cell.width;
             if (!all_finite(solved, cell.width)) return;
@@ -142,6 +145,30 @@ template <class T> class DenseSolver : Dense<T> {
     }
 
   private:
+    // Whether every query, wherever it is, can be trusted: its weights are at most as long as the root of |A^-1|.
+    bool surely_resolved() const {
+        double inverse = 0, ratio = 0;
+        for (int64_t p = 0; p < PROBES; ++p) {
+            double square = 0, along = 0;
+            for (int64_t i = 0; i < N; ++i) {
+                const double x = cell.solution[i * cell.width + C + p];
+                square += x * x, along += x * probe_sign(i, p);
+            }
+            inverse = std::max(inverse, square / along);
+        }
+        for (int64_t c = 0; c < C; ++c) {
+            double square = 0, size = 0;
+            for (int64_t i = 0; i < N; ++i) {
+                const double x = cell.solution[i * cell.width + c];
+                square += x * x, size = std::max(size, std::abs(double(*at<T>(task.values, i * C + c))));
+            }
+            if (square > 0) ratio = std::max(ratio, std::sqrt(square) / size);
+        }
+        const double norm = std::max(1.0, std::sqrt(inverse)), ridge = *at<T>(task.ridge, 0);
+        const Evidence found = {std::sqrt(double(cell.row_sum)), norm, norm / std::sqrt(double(N)), ridge, ratio, inverse};
+        return Judge<T>{task.limits}.trusts(found, N, task.system_limit);
+    }
+
     void predict(int64_t first, const T *rows) const {
         tiles<T>(0, cell.width, [&](auto n, int64_t c) {
             Vec<T> sums[ROWS][n()] = {};
@@ -198,7 +225,7 @@ template <class T> class DenseGradient : Dense<T> {
         }
         if (!task.grad_values && !task.grad_centers) return;
         restore();
-        this->solve(sides.data(), cell.width);
+        this->solve(sides.data(), cell.width, 0);
         for (int64_t i = 0; i < N; ++i)
             if (T *grad = at<T>(task.grad_values, i * C)) std::copy_n(cell.solution.data() + i * cell.width, C, grad);
         if (task.grad_centers) spread();

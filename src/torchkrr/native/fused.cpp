@@ -192,7 +192,7 @@ int torchkrr_hash_float(const HashTask *task) {
 int torchkrr_hash_double(const HashTask *task) {
     return without_exceptions([=] { hash<int64_t>(*task); });
 }
-int64_t torchkrr_interface() { return 2; }  // as in _native.py; raised when a task comes to mean something else
+int64_t torchkrr_interface() { return 3; }  // as in _native.py; raised when a task comes to mean something else
 int64_t torchkrr_task_size() { return sizeof(Task); }
 int64_t torchkrr_search_task_size() { return sizeof(SearchTask); }
 int64_t torchkrr_hash_task_size() { return sizeof(HashTask); }

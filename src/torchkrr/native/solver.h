@@ -8,27 +8,48 @@
 
 #include "cache.h"
 #include "cell.h"
+#include "judge.h"
 #include "task.h"
 
 namespace {
 
 constexpr int64_t GROUP = 32;  // queries that share one factorization, at most
 
+constexpr int64_t MIXTURES = 4;  // of outputs that are solved for in place of all, where these are many
+
 template <class T> class Solver {
+    static constexpr int64_t W = WIDTH<T>;
     const Task &task;
     const int64_t M, C;
     const bool whole;  // all values are right-hand sides, not only the kernel at the queries
     const Radial<T, false> profile;
+    const Judge<T> judge;
+    const int64_t probes;    // right-hand sides of random signs
+    const int64_t mixtures;  // of outputs, or as many as there are: right-hand sides where `whole` is not
     Cell<T> cell;
     Buffer<T> kernel, inner, sums;
+    Buffer<T> low, high, mixing, shifts;  // [output] range of the values; [mixture][output]; [mixture]
+    Buffer<T> inverse_rows, ones_rows;    // [row][member]: U'^-1, and its running sums times the whitened ones
+    Buffer<T> running, lengths, steps;    // [member], and [quantity][row] of a path
     std::vector<std::pair<int64_t, int64_t>> sorted;  // members and their columns, where cells are known by their set
     std::vector<int64_t> in_order;
+    Evidence found = {};
+
+    static int64_t mixed(const Task &task, int64_t heads) {
+        const int64_t spare = round_up(heads, W) - heads;  // columns that cost nothing
+        return task.outputs <= std::max(spare, MIXTURES) ? task.outputs : MIXTURES;
+    }
+    int64_t heads_for(int64_t queries) const { return queries + (task.trend ? 1 : 0) + probes; }
 
   public:
     explicit Solver(const Task &task)
         : task(task), M(task.neighbors), C(task.outputs), whole(task.adjoint || task.path), profile(task.profile, task.shape),
-          cell(M, task.features, (task.starts ? GROUP : 1) + (task.trend ? 1 : 0) + (whole ? C : 0), task.log_scales, task.scale_step),
-          kernel(cell.columns), inner(M), sums(2 * C) {}
+          judge{task.limits}, probes(judge.wants_inverse() ? PROBES : 0),
+          mixtures(whole || !judge.wants(MEAN) ? 0 : mixed(task, heads_for(task.starts ? GROUP : 1))),
+          cell(M, task.features, heads_for(task.starts ? GROUP : 1) + (whole ? C : mixtures), task.log_scales, task.scale_step),
+          kernel(cell.columns), inner(M), sums(2 * C), low(C), high(C), mixing(mixtures * C), shifts(mixtures),
+          inverse_rows(task.path ? cell.rows * cell.columns : 0), ones_rows(task.path && task.trend ? cell.rows * cell.columns : 0),
+          running(cell.columns), lengths(task.path ? 5 * M : 0), steps(task.path ? M : 0) {}
 
     void run(int64_t c) {
         const int64_t first = task.starts ? task.starts[c] : c, last = task.starts ? task.starts[c + 1] : c + 1;
@@ -63,22 +84,101 @@ template <class T> class Solver {
             }
             for (int64_t i = 0; i < M; ++i) cell.side(i)[k] = kernel[i];
         }
-        const int64_t heads = count + (task.trend ? 1 : 0), sides = heads + (whole ? C : 0);
+        const int64_t heads = heads_for(count), sides = heads + (whole ? C : mixtures);
+        if (judge.wants(MEAN) && C) measure(members);
         for (int64_t i = 0; i < M; ++i) {
-            if (task.trend) cell.side(i)[count] = 1;
-            if (whole) std::copy_n(at<T>(task.values, members[i] * C), C, cell.side(i) + heads);
+            T *side = cell.side(i);
+            if (task.trend) side[count] = 1;
+            for (int64_t p = 0; p < probes; ++p) side[heads - probes + p] = T(probe_sign(i, p));
+            const T *values = at<T>(task.values, members[i] * C);
+            if (whole) std::copy_n(values, C, side + heads);
+            for (int64_t m = 0; m < mixtures; ++m) side[heads + m] = mix(m, values);
         }
         for (int64_t i = M; i < cell.rows; ++i) std::fill_n(cell.side(i), cell.width, T(0));
-        const bool sound = cell.finite(centers, members) && factor(members, at<T>(task.ridge, c * task.ridge_cell));
+        const T *ridge = at<T>(task.ridge, c * task.ridge_cell);
+        const bool sound = cell.finite(centers, members) && factor(members, ridge);
         if (sound) {
             cell.substitute(sides);
-            cell.back_substitute(task.adjoint ? sides : heads);
+            if (!task.path) {
+                cell.back_substitute(whole && !task.adjoint ? heads : sides);
+                gather_evidence(count, heads);
+            }
+            found.size = std::sqrt(double(cell.row_sum));
+            found.ridge = ridge[0];
+            for (int64_t i = 1; task.ridge_neighbor && i < M; ++i) found.ridge = std::min(found.ridge, double(ridge[i * task.ridge_neighbor]));
         }
         for (int64_t k = 0; k < count; ++k) {
-            const bool resolved = sound && finish(members, queries[k], k, count, heads);
-            task.resolved[queries[k]] = resolved;
-            if (!resolved) clear(queries[k]);
+            const int64_t q = queries[k], step = task.path ? M : 1;
+            if (!sound) std::fill_n(task.resolved + q * step, step, uint8_t(0));
+            else if (task.path) follow(q, count, heads);
+            else task.resolved[q] = finish(members, q, k, count, heads);
+            if (!sound || (!task.path && !task.resolved[q])) clear(q);
         }
+    }
+
+    // The range of the values of each output, and the mixtures of outputs, each of size about one.
+    void measure(const int64_t *members) {
+        std::copy_n(at<T>(task.values, members[0] * C), C, low.data());
+        std::copy_n(low.data(), C, high.data());
+        for (int64_t i = 1; i < M; ++i) {
+            const T *values = at<T>(task.values, members[i] * C);
+            for (int64_t c = 0; c < C; ++c) low[c] = std::min(low[c], values[c]), high[c] = std::max(high[c], values[c]);
+        }
+        for (int64_t m = 0; m < mixtures; ++m) {
+            shifts[m] = 0;
+            for (int64_t c = 0; c < C; ++c) {
+                const double size = size_of(c, low[c], high[c]);
+                const double sign = mixtures == C ? double(m == c) : probe_sign(c, m);
+                mixing[m * C + c] = size > 0 ? T(sign / size) : T(0);
+                if (task.trend) shifts[m] += mixing[m * C + c] * (low[c] + high[c]) / 2;
+            }
+        }
+    }
+
+    // The size of what output c predicts, as in trust.py.
+    double size_of(int64_t c, double low, double high) const {
+        double size = std::max(high, -low);
+        if (task.trend) size = std::max((high - low) / 2, 16 * double(std::numeric_limits<T>::epsilon()) * size);
+        return task.value_scale ? std::max(size, double(*at<T>(task.value_scale, c))) : size;
+    }
+
+    T mix(int64_t m, const T *values) const {
+        const T *factors = mixing.data() + m * C;
+        if (mixtures == C) return factors[m] * values[m] - shifts[m];
+        T sum = -shifts[m];
+        for (int64_t c = 0; c < C; ++c) sum += factors[c] * values[c];
+        return sum;
+    }
+
+    // What all queries of the cell share: the norm of the inverse, and of the coefficients of the values.
+    void gather_evidence(int64_t ones, int64_t heads) {
+        double total = 0;
+        for (int64_t i = 0; task.trend && i < M; ++i) total += cell.solution[i * cell.width + ones];
+        found.inverse = found.ratio = 0;
+        for (int64_t p = heads - probes; p < heads; ++p) {
+            double square = 0, along = 0;
+            for (int64_t i = 0; i < M; ++i) {
+                const double x = cell.solution[i * cell.width + p];
+                square += x * x, along += x * probe_sign(i, p - heads + probes);
+            }
+            found.inverse = std::max(found.inverse, square / along);
+        }
+        if (!judge.wants(MEAN)) return;
+        const int64_t outputs = whole ? C : mixtures;
+        double all = 0;
+        for (int64_t c = 0; c < outputs; ++c) {
+            double sum = 0, square = 0;
+            for (int64_t i = 0; task.trend && i < M; ++i) sum += cell.solution[i * cell.width + heads + c];
+            for (int64_t i = 0; i < M; ++i) {
+                const T *solved = cell.solution.data() + i * cell.width;
+                const double x = solved[heads + c] - (task.trend ? sum / total * solved[ones] : 0.0);
+                square += x * x;
+            }
+            const double size = whole ? size_of(c, low[c], high[c]) : 1.0, ratio = square > 0 ? std::sqrt(square) / size : 0.0;
+            found.ratio = std::max(found.ratio, ratio), all += ratio * ratio;
+        }
+        // Mixtures of many outputs have on average the length of all together.
+        if (!whole && mixtures < C) found.ratio = std::sqrt(all / double(mixtures));
     }
 
     // Whatever their order, the same members have the same factor.
@@ -136,12 +236,10 @@ template <class T> class Solver {
                 length += double(inner[i]) * inner[i];
             }
         }
-        const double norm = std::max(std::sqrt(std::max(length, plain)), task.least_norm);
-        if (!(norm <= task.trusted * cell.smallest_pivot)) return false;
-        if (task.path) {
-            follow(q, k, ones, heads);
-            return true;
-        }
+        found.norm = std::max(std::sqrt(std::max(length, plain)), task.least_norm);
+        found.largest = 0;
+        for (int64_t i = 0; i < M; ++i) found.largest = std::max(found.largest, std::abs(double(inner[i])));
+        if (!judge.trusts(found, M, task.system_limit)) return false;
         if (task.power) *at<T>(task.power, q) = T(power);
         if (T *weights = at<T>(task.weights, q * M))
             for (int64_t i = 0; i < M; ++i) weights[sorted.empty() ? i : sorted[i].second] = inner[i];
@@ -169,21 +267,88 @@ template <class T> class Solver {
         if (task.multiples) std::copy_n(multiples, C, at<T>(task.multiples, q * C));
     }
 
-    // Means and powers with the first 1, 2, ..., M members.
-    void follow(int64_t q, int64_t k, int64_t ones, int64_t heads) {
+    // Means and powers with the first 1, 2, ..., M members, and which of them can be trusted.
+    void follow(int64_t q, int64_t ones, int64_t heads) {
         T *mean = at<T>(task.mean, q * M * C), *power = at<T>(task.power, q * M), *plain = sums.data(), *along = plain + C;
         double square = 0, with_ones = 0, total = 0;
         std::fill_n(plain, 2 * C, T(0));
         for (int64_t i = 0; i < M; ++i) {
-            const T *white = cell.side(i), l = white[k], v = task.trend ? white[ones] : T(0);
+            const T *white = cell.side(i), l = white[0], v = task.trend ? white[ones] : T(0);
             square += double(l) * l, with_ones += double(l) * v, total += double(v) * v;
             const double missing = task.trend ? 1 - with_ones : 0.0;
             const T gap = task.trend ? T(missing / total) : T(0);
             power[i] = T(1 - square + (task.trend ? missing * missing / total : 0.0));
+            steps[i] = gap;
             for (int64_t c = 0; c < C; ++c) {
                 plain[c] += l * white[heads + c], along[c] += v * white[heads + c];
                 mean[i * C + c] = plain[c] + gap * along[c];
             }
+        }
+        judge_path(q, at<T>(task.values, 0), ones, heads);
+    }
+
+    // Solutions with the first m members are running sums of the rows of U'^-1, each times the whitened right-hand side.
+    void judge_path(int64_t q, const T *values, int64_t ones, int64_t heads) {
+        T *norm = lengths.data(), *largest = norm + M, *ratio = largest + M, *inverse = ratio + M, *length = inverse + M;
+        std::fill_n(lengths.data(), 5 * M, T(0));
+        cell.invert(inverse_rows.data(), cell.columns);
+        if (task.trend) {
+            std::fill_n(running.data(), cell.columns, T(0));
+            for (int64_t i = 0; i < M; ++i)
+                for (int64_t j = 0; j <= i; j += W) {
+                    const Vec<T> sum = load(running.data() + j) + cell.side(i)[ones] * load(inverse_rows.data() + i * cell.columns + j);
+                    store(running.data() + j, sum);
+                    store(ones_rows.data() + i * cell.columns + j, sum);
+                }
+            run_along(0, nullptr, norm, nullptr);
+        }
+        run_along(0, task.trend ? steps.data() : nullptr, length, largest);
+        for (int64_t i = 0; i < M; ++i) norm[i] = std::max(norm[i], length[i]);
+        for (int64_t p = heads - probes; p < heads; ++p) {
+            run_along(p, nullptr, length, nullptr);
+            double square = 0;
+            for (int64_t i = 0; i < M; ++i) {
+                square += double(cell.side(i)[p]) * cell.side(i)[p];
+                inverse[i] = T(std::max(double(inverse[i]), double(length[i]) * length[i] / square));
+            }
+        }
+        for (int64_t c = 0; judge.wants(MEAN) && c < C; ++c) {
+            double total = 0, sum = 0, low = 0, high = 0;
+            for (int64_t i = 0; task.trend && i < M; ++i) {
+                const T *white = cell.side(i);
+                total += double(white[ones]) * white[ones], sum += double(white[ones]) * white[heads + c];
+                steps[i] = T(-sum / total);
+            }
+            run_along(heads + c, task.trend ? steps.data() : nullptr, length, nullptr);
+            for (int64_t i = 0; i < M; ++i) {
+                const double value = values[task.indices[q * M + i] * C + c];
+                low = i ? std::min(low, value) : value, high = i ? std::max(high, value) : value;
+                if (length[i] > 0) ratio[i] = T(std::max(double(ratio[i]), length[i] / size_of(c, low, high)));
+            }
+        }
+        for (int64_t i = 0; i < M; ++i) {
+            const Evidence here = {found.size, norm[i], largest[i], found.ridge, ratio[i], inverse[i]};
+            task.resolved[q * M + i] = judge.trusts(here, i + 1, task.system_limit);
+        }
+    }
+
+    // Lengths of the solutions for one right-hand side with the first m members, plus, if given, multiples of that for ones;
+    // and their largest entries.
+    void run_along(int64_t side, const T *multiples, T *length, T *largest) {
+        std::fill_n(running.data(), cell.columns, T(0));
+        for (int64_t i = 0; i < M; ++i) {
+            const T factor = cell.side(i)[side], multiple = multiples ? multiples[i] : T(0);
+            Vec<T> squares{}, most{};
+            for (int64_t j = 0; j <= i; j += W) {
+                Vec<T> x = load(running.data() + j) + factor * load(inverse_rows.data() + i * cell.columns + j);
+                store(running.data() + j, x);
+                if (multiples) x += multiple * load(ones_rows.data() + i * cell.columns + j);
+                squares += x * x;
+                const Vec<T> size = x > 0 ? x : -x;
+                most = size > most ? size : most;
+            }
+            length[i] = std::sqrt(total<T>(squares));
+            for (int64_t k = 0; largest && k < W; ++k) largest[i] = std::max(largest[i], most[k]);
         }
     }
 

@@ -20,8 +20,10 @@ struct Task {
     const double *log_scales;  // points are divided by exp of these, one or one per feature; null: they are embedded
     int64_t scale_step;        // zero: one for all features
     double shape[2];    // parameters of the profile
-    double trusted;     // a cell is resolved if the norm of its weights <= trusted * its smallest squared pivot
-    double least_norm;  // and the norm is taken to be at least this
+    double limits[5];   // largest errors that are trusted, as in trust.py: mean, power, weights, system, doubt
+    double system_limit;  // the fourth of them in float64, whatever the task is in
+    double least_norm;  // norms of weights are taken to be at least this
+    const void *value_scale;  // (C): the size of what is predicted, where that is more than the values; or null
 };
 
 namespace {

@@ -10,12 +10,11 @@ from torch import Tensor
 from .._checks import check_alike, check_count, check_integer, check_same_rows
 from .._precision import full_precision
 from ..core.expansion import Expansions, Points, Regressors, find_coefficients
-from ..core.local import Kind
+from ..core.options import Kind, OnSingular, SolveOptions, Trend
 from ..distances import squared_distances_to
 from ..errors import InputError
 from ..functional.blended import Blend, blending_weights, solve_blended
 from ..functional.greedy import farthest_points
-from ..functional.local import OnSingular, Trend
 from ..kernels import Kernel
 from ..neighbors import ExactIndex, NeighborIndex
 from ..neighbors.auto import index_from
@@ -196,10 +195,7 @@ def _regressors(
         values,
         members,
         scale=values[members].abs().amax(1),
-        kernel=layer.kernel,
-        ridge=layer._ridge(),
-        trend=layer.trend is not None,
-        on_singular=layer.on_singular,
+        options=SolveOptions(layer.kernel, layer._ridge(), layer.trend, on_singular=layer.on_singular),
         names=first,
     )
 

@@ -12,10 +12,10 @@ from .._checks import check_alike, check_integer, check_same_rows
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._precision import full_precision
 from ..core.expansion import Expansions, Points, Regressors, expand, find_coefficients
+from ..core.options import OnSingular, SolveOptions, Trend
 from ..errors import InputError
 from ..functional.greedy import farthest_points
 from ..functional.hierarchical import power_of_hierarchical, solve_hierarchical, weights_of_hierarchical
-from ..functional.local import OnSingular, Trend
 from ..functional.voronoi import LEAST_BUMP, Border, Cells, border_of, bump_at, member_ridge
 from ..kernels import Kernel
 from ..neighbors import ExactIndex
@@ -216,10 +216,7 @@ def _coarse(coarse: Points, values: Tensor, layer: HierarchicalKernelRidge) -> R
         values,
         torch.arange(len(values), device=values.device).unsqueeze(0),
         scale=values.abs().amax(0, keepdim=True),
-        kernel=layer.kernel,
-        ridge=layer._ridge(),
-        trend=layer.trend is not None,
-        on_singular=layer.on_singular,
+        options=SolveOptions(layer.kernel, layer._ridge(), layer.trend, on_singular=layer.on_singular),
     )
 
 
@@ -239,14 +236,12 @@ def _corrections(
     # The rest may be small beside the values, and local weights amplify its rounding: it is taken in float64.
     fitted = expand(own, coarse, regressor._replace(wide=torch.ones_like(regressor.wide)), layer.kernel)
     rest = (values[used] - fitted) / layout.border.bumps[used].clamp_min(LEAST_BUMP).unsqueeze(1)
+    ridge = member_ridge(members, missing.unsqueeze(1), layout.cells, layout.border, layer._ridge())
     return find_coefficients(
         coarse.given[missing],
         own,
         rest,
         positions,
         scale=values[members].abs().amax(1),
-        kernel=layer.kernel,
-        ridge=member_ridge(members, missing.unsqueeze(1), layout.cells, layout.border, layer._ridge()),
-        trend=False,
-        on_singular=layer.on_singular,
+        options=SolveOptions(layer.kernel, ridge, on_singular=layer.on_singular),
     )

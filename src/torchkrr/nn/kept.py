@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .._checks import check_num_neighbors
 from ..core.expansion import Points
+from ..core.options import OnSingular, Trend
 from ..distances import is_differentiated
-from ..functional.local import OnSingular, Trend
 from ..kernels import Kernel
 from .contents import Contents, contents_of, tensors_of
 from .support import SupportLayer

@@ -12,10 +12,10 @@ from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._native import Backend
 from .._precision import full_precision
 from ..core.fused import FactorCache
-from ..core.local import Kind
+from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..distances import is_differentiated
 from ..errors import InputError
-from ..functional.local import Normalize, OnSingular, Trend, solve_local
+from ..functional.local import solve_local
 from ..kernels import Kernel
 from ..neighbors import NeighborIndex
 from ..neighbors.auto import index_from
@@ -146,6 +146,9 @@ class LocalKernelRidge(SupportLayer):
                 self.index.remove((~keep).nonzero().squeeze(1))
             self._remember()
 
+    def _options(self) -> SolveOptions:
+        return SolveOptions(self.kernel, self.ridge, self.trend, self.fade, self.normalize, self.on_singular, self.backend)
+
     def _solve(self, query: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
         return _solve(self._flat(query), self.centers, self.values, self, kind)
 
@@ -230,11 +233,8 @@ def _solve(
             centers,
             values,
             indices,
-            **layer._choices(),
-            fade=fade,
-            normalize=layer.normalize,
-            backend=layer.backend,
-            kind=kind,
+            layer._options().but(fade=fade),
+            kind,
             embedded=embedded,
             cache=None if embedded is None else layer._kept_factors(),
         )

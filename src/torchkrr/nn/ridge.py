@@ -6,7 +6,7 @@ from torch import Tensor
 
 from .._checks import check_choice
 from .._native import Backend
-from ..functional.local import OnSingular, Trend
+from ..core.options import OnSingular, Trend
 from ..functional.ridge import cardinal_weights, kernel_ridge, leave_one_out, power_function
 from ..kernels import Kernel
 from .support import SupportLayer

@@ -24,8 +24,8 @@ from .._checks import (
 )
 from .._precision import working_dtype
 from .._state import OwnLock, register, resize_buffers, without_graph
+from ..core.options import OnSingular, Trend
 from ..errors import InputError, ShapeError
-from ..functional.local import OnSingular, Trend
 from ..kernels import Kernel, check_kernel, default_kernel
 from ..neighbors.base import kept_rows
 

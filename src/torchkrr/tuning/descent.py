@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from .._progress import Progress
+from ..core.options import SolveOptions, Trend
 from ..errors import RidgeRaisedWarning
-from ..functional.local import Trend, solve_local
+from ..functional.local import solve_local
 from ..kernels import Kernel
 from ..neighbors import nearest
 from .learned import Progressed
@@ -138,10 +139,7 @@ class Descent:
             self.centers,
             self.values,
             indices,
-            kernel=self.kernel,
-            ridge=ridge,
-            trend=self.wanted.trend,
-            on_singular="warn",
+            SolveOptions(self.kernel, ridge, self.wanted.trend),
         )
         variances = powers.square() + ridge.to(powers.dtype)
         temperature = self.temperature().to(means.dtype)

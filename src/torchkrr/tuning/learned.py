@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..functional.local import Trend
+from ..core.options import Trend
 from ..kernels import Kernel
 from ..nn import LocalKernelRidge
 from ..transforms import Compose, Linear

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from .._checks import check_alike, check_count, check_finite, check_index_list, check_points, check_same_rows, check_values
+from ..core.options import Normalize, OnSingular, SolveOptions, Trend
 from ..errors import ShapeError
-from ..functional.local import Normalize, OnSingular, Trend, solve_local
+from ..functional.local import solve_local
 from ..kernels import Kernel
 from ..neighbors import nearest
 from ..nn.local import LocalKernelRidge
@@ -77,12 +78,7 @@ def local_leave_one_out(
         centers,
         values,
         indices,
-        kernel=kernel,
-        ridge=ridge,
-        trend=trend,
-        fade=fade,
-        normalize=normalize,
-        on_singular=on_singular,
+        SolveOptions(kernel, ridge, trend, fade, normalize, on_singular),
     )
     return LeftOut(rows, means, powers, indices)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .._checks import check_at_least_one, check_choice, check_integer, check_positive, check_ridge
 from .._state import register, usable
+from ..core.options import Trend
 from ..errors import InputError, ShapeError
-from ..functional.local import Trend
 from ..kernels import Exponential, Kernel, check_kernel
 from ..transforms import Compose, Linear, MeanDistance, Standardize
 from .descent import Descent, Prediction, Schedule

@@ -7,7 +7,7 @@ import time
 from torch import Tensor
 
 from .._checks import check_positive
-from ..functional.local import Trend
+from ..core.options import Trend
 from .learned import LearnedMetric
 from .metric import Metric, learn_metric
 from .scores import Loss

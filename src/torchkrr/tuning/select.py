@@ -16,8 +16,9 @@ from torch import Tensor
 from .._checks import check_at_least_one, check_choice, check_count, check_positive
 from .._progress import Progress
 from .._state import register
+from ..core.options import Trend
 from ..errors import InputError, RidgeRaisedWarning
-from ..functional.local import Trend, local_path
+from ..functional.local import local_path
 from ..kernels import Exponential, Gaussian, Kernel, Matern32, Matern52, check_kernel
 from ..neighbors import nearest
 from ..transforms import Compose, MeanDistance, Standardize, StandardMean

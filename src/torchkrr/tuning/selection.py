@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..core.options import Trend
 from ..errors import MissingExtraError
-from ..functional.local import Trend
 from ..kernels import Kernel
 from ..nn import LocalKernelRidge
 from .scores import Loss
