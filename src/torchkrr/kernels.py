@@ -38,7 +38,7 @@ from ._precision import full_precision
 from ._radial import Radial
 from ._state import keep_double, register, resize_buffers, without_graph
 from .distances import has_tangent, needs_gradient, safe_sqrt, squared_distances
-from .errors import InputError, InputTypeError, ShapeError
+from .errors import BackendError, InputError, InputTypeError, ShapeError
 from .transforms import StandardMean, Transform
 
 __all__ = [
@@ -134,6 +134,16 @@ class Kernel(nn.Module):
             # In forward mode the infinite slope of the root at zero would meet a tangent of zero.
             return self.profile(safe_sqrt(squared) if has_tangent(squared) else squared.sqrt())
         return Radial.apply(squared, self, *learned)  # type: ignore[no-any-return]
+
+    def profile_tensors(self) -> dict[str, Tensor]:
+        """The tensors that `profile` computes with, by name: all of the kernel but the lengthscale and the transform."""
+        found: dict[str, Tensor] = dict(self.named_parameters())
+        found.update(self.named_buffers())
+        return {
+            name: tensor
+            for name, tensor in found.items()
+            if name != "log_lengthscale" and not name.startswith("input_transform.")
+        }
 
     def learned_in_profile(self) -> list[Tensor]:
         """The tensors through which `profile` itself carries a gradient."""
@@ -401,6 +411,25 @@ class Wendland(Kernel):
         return f"{super().extra_repr()}, dimension={self.dimension}, smoothness={self.smoothness}"
 
 
+def name_of_kernel(kernel: Kernel) -> str:
+    """A text from which `kernel_from_name` makes a kernel with the same profile."""
+    if type(kernel) not in BY_NAME.values():
+        raise BackendError(
+            f"{type(kernel).__name__} is no kernel of torchkrr, so that torch.compile and torch.export cannot keep it by name. "
+            "Leave the layer out of the compiled part, with torch.compiler.disable."
+        )
+    shape = f":{kernel.dimension}:{kernel.smoothness}" if isinstance(kernel, Wendland) else ""
+    return f"{type(kernel).__name__}{shape}"
+
+
+def kernel_from_name(text: str, tensors: Sequence[Tensor]) -> Kernel:
+    """The kernel of lengthscale one whose profile computes with `tensors`; its points are embedded already."""
+    name, *shape = text.split(":")
+    settings = dict(zip(("dimension", "smoothness"), map(int, shape), strict=False))
+    kernel: Kernel = BY_NAME[name](**settings)
+    return kernel.with_learned(tuple(kernel.profile_tensors().values()), tensors)
+
+
 def check_kernel(kernel: Any) -> None:
     if not isinstance(kernel, Kernel):
         got = f"the class {kernel.__name__}" if isinstance(kernel, type) else type(kernel).__name__
@@ -415,3 +444,9 @@ def default_kernel(centers: Tensor) -> Kernel:
         torch.Size([4, 3])
     """
     return Exponential(input_transform=StandardMean().fit(centers.detach()))
+
+
+BY_NAME: dict[str, Any] = {
+    kernel.__name__: kernel
+    for kernel in (Exponential, Matern32, Matern52, Gaussian, RationalQuadratic, InverseMultiquadric, Wendland)
+}

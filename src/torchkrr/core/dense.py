@@ -36,7 +36,7 @@ class DenseProblem(NamedTuple):
     ridge: Tensor  # (), (N,) or (*, N)
     kernel: Kernel
     trend: bool
-    limits: Limits  # what counts as resolved
+    limits: Limits = Limits()  # what counts as resolved
 
     @property
     def smallest_ridge(self) -> Tensor:
@@ -91,6 +91,41 @@ def solve_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor,
             trust.warn_raised(count, rung)
             return result
     raise trust.overflow_error(int((~resolved).sum()))
+
+
+def plain_solve(
+    kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor, ridge: Tensor, options: SolveOptions
+) -> Tensor:
+    """The result of `kind` for embedded points by the plain formulas, in steps that `torch.func` can follow."""
+    return EVALUATE[kind](DenseProblem(query, centers, values, ridge, options.kernel, options.trend is not None)).result
+
+
+@torch.no_grad()
+def raised_ridge(
+    kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor, ridge: Tensor, options: SolveOptions
+) -> Tensor:
+    """The least ridge that resolves each float64 problem on embedded points, `(*, 1)`; zero if it is resolved as it is."""
+    limits = trust.limits(torch.float64, kind)
+    problem = DenseProblem(query, centers, values, ridge, options.kernel, options.trend is not None, limits)
+
+    def settled(problem: DenseProblem) -> Tensor:
+        good = EVALUATE[kind](problem).resolved
+        width = 1 if kind in ("power", "norm") else 2
+        return good.flatten(good.ndim - width).all(-1, keepdim=True)
+
+    good = settled(problem)
+    raised = torch.zeros_like(good, dtype=query.dtype)
+    if bool(good.all()):
+        return raised
+    if options.on_singular == "raise":
+        raise trust.singular_error("A Gram matrix", f"N={centers.shape[-2]}", ridge, "")
+    for rung in trust.ladder(torch.float64, float(ridge.min())):
+        raised = torch.where(good, raised, rung)
+        good = good | settled(problem._replace(ridge=problem.ridge.clamp_min(rung)))
+        if bool(good.all()):
+            trust.warn_raised(int((raised > 0).sum()), rung)
+            return raised
+    raise trust.overflow_error(int((~good).sum()))
 
 
 class _SolveWithFactor(torch.autograd.Function):
@@ -171,7 +206,7 @@ class DenseWeights(NamedTuple):
     plain: Tensor  # (*, N, q): A^-1 k
     weights: Tensor  # (*, N, q): with the trend, if there is one
     norm: Tensor  # (*, q): the larger of both
-    largest: Tensor  # (*, q)
+    spread: Tensor  # (*, q): as in `trust`
 
 
 def weights_for(system: DenseSystem, cross: Tensor) -> DenseWeights:
@@ -181,7 +216,7 @@ def weights_for(system: DenseSystem, cross: Tensor) -> DenseWeights:
     if system.trend is not None and system.total is not None:
         weights = plain + system.trend * ((1 - plain.sum(-2, keepdim=True)) / system.total)
         norm = torch.maximum(norm, torch.linalg.vector_norm(weights.detach(), dim=-2))
-    return DenseWeights(plain, weights, norm, weights.detach().abs().amax(-2))
+    return DenseWeights(plain, weights, norm, trust.spread_of(norm, weights, -2))
 
 
 def project_trend(system: DenseSystem, solved: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -213,11 +248,11 @@ class _Judge:
             lengths = torch.linalg.vector_norm(coefficients.detach(), dim=-2)  # (*, C)
             self.ratio = trust.worst_ratio(lengths, trust.value_sizes(problem.values.detach(), problem.trend)).unsqueeze(-1)
 
-    def trusts(self, norm: Tensor, largest: Tensor, ratio: Tensor | None = None) -> Tensor:
-        """`(*, q)` for norms and largest weights `(*, q)`."""
+    def trusts(self, norm: Tensor, spread: Tensor, ratio: Tensor | None = None) -> Tensor:
+        """`(*, q)` for norms and spreads of weights `(*, q)`."""
         ratio = self.ratio if ratio is None else ratio
         size = self.system.size.unsqueeze(-1)
-        evidence = Evidence(size, norm, largest, self.problem.smallest_ridge, ratio, self.inverse)
+        evidence = Evidence(size, norm, spread, self.problem.smallest_ridge, ratio, self.inverse)
         rows = self.system.matrix.shape[-1]
         return self.system.factor.sound.unsqueeze(-1) & trust.judge(evidence, rows, self.problem.limits)
 
@@ -229,18 +264,35 @@ class _Judge:
         if system.trend is not None and system.total is not None:
             rest = (1 - (cross.mT @ system.trend).squeeze(-1)) / system.total.squeeze(-1)
             norm = norm + torch.linalg.vector_norm(system.trend, dim=-2) * rest.abs()
-        good = self.trusts(norm, norm / math.sqrt(system.matrix.shape[-1]))
+        good = self.trusts(norm, torch.full_like(norm, math.sqrt(system.matrix.shape[-1])))
         if cross.dtype is torch.float32 or bool(good.all()):
             return good
         exact = weights_for(system, cross)
-        return self.trusts(exact.norm, exact.largest)
+        return self.trusts(exact.norm, exact.spread)
+
+
+class _Credulous:
+    """In place of a judge where nothing is to be judged: no step that depends on the numbers."""
+
+    def __init__(self, system: DenseSystem) -> None:
+        self.sound = system.factor.sound.unsqueeze(-1)
+
+    def trusts(self, norm: Tensor, spread: Tensor, ratio: Tensor | None = None) -> Tensor:
+        return self.sound.expand_as(norm)
+
+    def resolved(self, cross: Tensor) -> Tensor:
+        return self.sound.expand(*cross.shape[:-2], cross.shape[-1])
+
+
+def _judge(problem: DenseProblem, system: DenseSystem, coefficients: Tensor | None = None) -> _Judge | _Credulous:
+    return _Judge(problem, system, coefficients) if problem.limits.any else _Credulous(system)
 
 
 def mean(problem: DenseProblem) -> DenseResult:
     """Predictions `(*, Q, C)`, with C right-hand sides, or Q of them if there are fewer queries than outputs."""
     system = assemble(problem)
     coefficients, trend = project_trend(system, spd_solve(system, problem.values))
-    judge = _Judge(problem, system, coefficients)
+    judge = _judge(problem, system, coefficients)
     results, masks = [], []
     for chunk in _query_chunks(problem):
         cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
@@ -254,14 +306,14 @@ def weights(problem: DenseProblem) -> DenseResult:
     """Cardinal weights `(*, Q, N)`."""
     system = assemble(problem)
     found = weights_for(system, cross_kernel(problem, problem.query))
-    resolved = _Judge(problem, system).trusts(found.norm, found.largest)
+    resolved = _judge(problem, system).trusts(found.norm, found.spread)
     return DenseResult(found.weights.mT, resolved.unsqueeze(-1))
 
 
 def power_squared(problem: DenseProblem) -> DenseResult:
     r"""$1 - k^\top A^{-1}k$, plus $(1-b)^2/c$ with a trend; `(*, Q)`."""
     system = assemble(problem)
-    judge = _Judge(problem, system)
+    judge = _judge(problem, system)
     results, masks = [], []
     for chunk in _query_chunks(problem):
         cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
@@ -273,7 +325,7 @@ def power_squared(problem: DenseProblem) -> DenseResult:
         if system.total is not None:
             part = part + (1 - found.plain.sum(-2)).square() / system.total.squeeze(-1)
         results.append(part)
-        masks.append(judge.trusts(found.norm, found.largest))
+        masks.append(judge.trusts(found.norm, found.spread))
     return DenseResult(torch.cat(results, dim=-1), torch.cat(masks, dim=-1))
 
 
@@ -289,10 +341,10 @@ def leave_one_out(problem: DenseProblem) -> DenseResult:
         lengths = torch.linalg.vector_norm(inverse, dim=-1)  # (*, N): |P_i|
         norm = lengths / diagonal
         # Row i of the inverse, divided by its diagonal, is one, and minus the weights that the others give to center i.
-        largest = (inverse.abs().amax(-1) / diagonal).clamp_min(1)
+        spread = trust.spread_of(lengths, inverse, -1)
         solved = torch.linalg.vector_norm(coefficients, dim=-2, keepdim=True) + residuals.abs() * lengths.unsqueeze(-1)
         sizes = trust.value_sizes(problem.values, problem.trend).unsqueeze(-2)  # (*, 1, C)
-        resolved = _Judge(problem, system).trusts(norm, largest, trust.worst_ratio(solved, sizes))
+        resolved = _judge(problem, system).trusts(norm, spread, trust.worst_ratio(solved, sizes))
     return DenseResult(problem.values - residuals, resolved.unsqueeze(-1))
 
 
@@ -310,7 +362,7 @@ def norm_squared(problem: DenseProblem) -> DenseResult:
         resolved = system.factor.sound.unsqueeze(-1) & (rounding <= trust.TRUSTED.mean * squared + floor)
         if problem.limits.system < math.inf:
             ones = torch.ones_like(system.size).unsqueeze(-1)
-            resolved = resolved & _Judge(problem, system).trusts(ones, ones)
+            resolved = resolved & _judge(problem, system).trusts(ones, ones)
     return DenseResult(squared, resolved)
 
 
@@ -326,4 +378,5 @@ EVALUATE: dict[DenseKind, Callable[[DenseProblem], DenseResult]] = {
 def _query_chunks(problem: DenseProblem) -> list[slice]:
     batch = torch.broadcast_shapes(problem.query.shape[:-2], problem.centers.shape[:-2]).numel()
     row_bytes = 4 * batch * problem.centers.shape[-2] * problem.query.element_size()
-    return ranges(problem.query.shape[-2], rows_per_chunk(row_bytes, 4 * chunk_bytes(problem.query.device)))
+    size = rows_per_chunk(row_bytes, 4 * chunk_bytes(problem.query.device))
+    return ranges(problem.query.shape[-2], size) or [slice(0, 0)]

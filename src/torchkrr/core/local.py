@@ -110,15 +110,7 @@ def solve_local(
     """
     dtype = working_dtype(values.dtype)
     problem = LocalProblem(query, centers, values, indices, options.ridge_tensor(query.device))
-    cells = CellOptions(
-        options.kernel,
-        options.trend is not None,
-        options.fade,
-        options.normalize is not None,
-        options.backend,
-        value_scale=value_scale,
-        least_norm=least_norm,
-    )
+    cells = cell_options(options)._replace(value_scale=value_scale, least_norm=least_norm)
     scale = None
     if embedded is None:
         tensors = (query, centers, values, problem.ridge)
@@ -151,25 +143,45 @@ def solve_local(
     else:
         again = solve_embedded(*wide, cells, kind)
     if not bool(again.resolved.all()):
-        again = _raise_ridge(wide, again, cells, kind, options.on_singular, rows if names is None else names[rows])
+        again, _ = _raise_ridge(wide, again, cells, kind, options.on_singular, rows if names is None else names[rows])
     result = result.merged(rows, again)
     return result.first, result.power_squared
 
 
+def cell_options(options: SolveOptions) -> CellOptions:
+    trend, normalize = options.trend is not None, options.normalize is not None
+    return CellOptions(options.kernel, trend, options.fade, normalize, options.backend)
+
+
+def raised_ridge(problem: LocalProblem, options: SolveOptions, kind: Kind) -> Tensor:
+    """The least ridge that resolves each embedded float64 cell, `(Q, 1)`; zero if it is resolved as it is.
+
+    Not of each step of a path, but of all of them.
+    """
+    cells = cell_options(options)
+    with torch.no_grad():
+        result = solve_embedded(*problem, cells, kind)
+        if bool(result.resolved.all()):
+            return problem.query.new_zeros(len(problem.query), 1)
+        every = torch.arange(len(problem.query), device=problem.query.device)
+        return _raise_ridge(problem, result, cells, kind, options.on_singular, every)[1]
+
+
 def _raise_ridge(
     problem: LocalProblem, result: LocalResult, cells: CellOptions, kind: Kind, on_singular: str, names: Tensor
-) -> LocalResult:
-    """Solve embedded float64 cells that are not resolved with the smallest ridge of a ladder that resolves them."""
-    singular = result.unresolved_rows()
+) -> tuple[LocalResult, Tensor]:
+    """Embedded float64 cells that are not resolved, with the smallest ridge of a ladder that resolves them, and which."""
+    singular, raised = result.unresolved_rows(), problem.query.new_zeros(len(problem.query), 1)
     if on_singular == "raise":
         raise _singular_error(problem.rows(singular), names[singular])
     for rung in trust.ladder(problem.query.dtype, float(problem.ridge.detach().min())):
         rows = result.unresolved_rows()
+        raised[rows] = rung
         some = problem.rows(rows)
         result = result.merged(rows, solve_embedded(*some._replace(ridge=some.ridge.clamp_min(rung)), cells, kind))
         if bool(result.resolved.all()):
             trust.warn_raised(len(singular), rung)
-            return result
+            return result, raised
     raise trust.overflow_error(len(result.unresolved_rows()))
 
 

@@ -105,8 +105,9 @@ def resolved(
         vectors = trust.probes(system.matrix)
         solved = unwhiten(factor, whiten(factor, vectors.expand(len(solution.norm), -1, -1)))
         inverse = trust.inverse_norm(solved, vectors)
+    spread = trust.spread_of(solution.norm, solution.inner, -1)
     norm = solution.norm.clamp_min(least_norm)
-    evidence = Evidence(system.size, norm, solution.inner.abs().amax(-1), ridge_of(ridge, norm), ratio, inverse)
+    evidence = Evidence(system.size, norm, spread, ridge_of(ridge, norm), ratio, inverse)
     good = factor.sound & trust.judge(evidence, rows, limits)
     return good & system.taper_resolved if system.taper_resolved is not None and limits.any else good
 
@@ -206,6 +207,7 @@ def path_resolved(
         ]
         inverse = torch.stack(parts).amax(0)
     smallest_ridge = ridge_of(ridge, solution.norm).unsqueeze(-1)
-    evidence = Evidence(solution.system.size.unsqueeze(-1), norm, weights.abs().amax(-1), smallest_ridge, ratio, inverse)
+    spread = trust.spread_of(norm, weights, -1)
+    evidence = Evidence(solution.system.size.unsqueeze(-1), norm, spread, smallest_ridge, ratio, inverse)
     steps = torch.arange(1, rows + 1, device=cross.device)
     return solution.factor.sound.unsqueeze(-1) & trust.judge(evidence, steps, limits)

@@ -88,10 +88,16 @@ class Evidence(NamedTuple):
 
     size: Tensor  # the root of the largest row sum of the kernel matrix
     norm: Tensor  # |w|
-    largest: Tensor  # max |w|
+    spread: Tensor  # |w| / max |w|, between 1 and the root of the number of rows
     ridge: Tensor  # the smallest on the diagonal
     ratio: Tensor | None = None  # |alpha| / max |y|, of the worst output
     inverse: Tensor | None = None  # |A^-1|
+
+
+def spread_of(norm: Tensor, weights: Tensor, dim: int) -> Tensor:
+    """Of weights along a dimension, and their norm; one where all are zero."""
+    largest = weights.detach().abs().amax(dim)
+    return torch.where(largest > 0, norm / torch.where(largest > 0, largest, 1.0), 1.0)
 
 
 def needs_inverse(limits: Limits) -> bool:
@@ -100,7 +106,7 @@ def needs_inverse(limits: Limits) -> bool:
 
 def judge(evidence: Evidence, rows: Tensor | int, limits: Limits) -> Tensor:
     """Whether the rules hold, for systems of so many rows. NaN counts as no."""
-    size, norm, largest, ridge, ratio, inverse = evidence
+    size, norm, spread, ridge, ratio, inverse = evidence
     u, wide = roundoff(norm.dtype), roundoff(torch.float64)
     error = u * size * norm
     good = error.isfinite()
@@ -110,7 +116,6 @@ def judge(evidence: Evidence, rows: Tensor | int, limits: Limits) -> Tensor:
         good = good & (error * ratio <= limits.mean)
     if inverse is None:
         return good
-    spread = torch.where(largest > 0, norm / torch.where(largest > 0, largest, 1.0), 1.0)  # between 1 and sqrt(M)
     worst = torch.maximum(norm * torch.as_tensor(rows, dtype=norm.dtype, device=norm.device).sqrt(), spread)
     if limits.weights < math.inf:
         good = good & (u * size * spread * inverse <= limits.weights)

@@ -28,6 +28,7 @@ from ..errors import InputError
 from ..kernels import Kernel
 
 
+@full_precision
 def kernel_ridge(
     query: Tensor,
     centers: Tensor,

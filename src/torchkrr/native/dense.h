@@ -165,7 +165,7 @@ template <class T> class DenseSolver : Dense<T> {
             if (square > 0) ratio = std::max(ratio, std::sqrt(square) / size);
         }
         const double norm = std::max(1.0, std::sqrt(inverse)), ridge = *at<T>(task.ridge, 0);
-        const Evidence found = {std::sqrt(double(cell.row_sum)), norm, norm / std::sqrt(double(N)), ridge, ratio, inverse};
+        const Evidence found = {std::sqrt(double(cell.row_sum)), norm, std::sqrt(double(N)), ridge, ratio, inverse};
         return Judge<T>{task.limits}.trusts(found, N, task.system_limit);
     }
 

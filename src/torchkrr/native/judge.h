@@ -21,7 +21,7 @@ inline double probe_sign(int64_t row, int64_t probe) {
 }
 
 struct Evidence {
-    double size, norm, largest, ridge;  // root of the largest row sum; |w|; max |w|; the smallest ridge
+    double size, norm, spread, ridge;   // root of the largest row sum; |w|; |w| / max |w|; the smallest ridge
     double ratio, inverse;              // |alpha| / max |y| of the worst output; |A^-1|
 };
 
@@ -38,8 +38,8 @@ template <class T> struct Judge {
         if (wants(POWER) && !(error * e.norm <= limits[POWER])) return false;
         if (wants(MEAN) && !(error * e.ratio <= limits[MEAN])) return false;
         if (!wants_inverse()) return true;
-        const double spread = e.largest > 0 ? e.norm / e.largest : 1.0, worst = std::max(e.norm * std::sqrt(double(rows)), spread);
-        if (wants(WEIGHTS) && !(ROUNDOFF * e.size * spread * e.inverse <= limits[WEIGHTS])) return false;
+        const double worst = std::max(e.norm * std::sqrt(double(rows)), e.spread);
+        if (wants(WEIGHTS) && !(ROUNDOFF * e.size * e.spread * e.inverse <= limits[WEIGHTS])) return false;
         if (wants(SYSTEM) && !(ROUNDOFF * e.size * worst * e.inverse <= limits[SYSTEM])) return false;
         if (wants(DOUBT) && !(WIDE * e.size * worst <= system_limit * e.ridge) &&
             !(ROUNDOFF * e.size * e.size * e.inverse <= limits[DOUBT]))

@@ -30,7 +30,7 @@ template <class T> class Solver {
     Buffer<T> kernel, inner, sums;
     Buffer<T> low, high, mixing, shifts;  // [output] range of the values; [mixture][output]; [mixture]
     Buffer<T> inverse_rows, ones_rows;    // [row][member]: U'^-1, and its running sums times the whitened ones
-    Buffer<T> running, lengths, steps;    // [member], and [quantity][row] of a path
+    Buffer<T> running, lengths, steps;    // [member]; [quantity][side], of a path [quantity][row]; [row]
     std::vector<std::pair<int64_t, int64_t>> sorted;  // members and their columns, where cells are known by their set
     std::vector<int64_t> in_order;
     Evidence found = {};
@@ -49,7 +49,7 @@ template <class T> class Solver {
           cell(M, task.features, heads_for(task.starts ? GROUP : 1) + (whole ? C : mixtures), task.log_scales, task.scale_step),
           kernel(cell.columns), inner(M), sums(2 * C), low(C), high(C), mixing(mixtures * C), shifts(mixtures),
           inverse_rows(task.path ? cell.rows * cell.columns : 0), ones_rows(task.path && task.trend ? cell.rows * cell.columns : 0),
-          running(cell.columns), lengths(task.path ? 5 * M : 0), steps(task.path ? M : 0) {}
+          running(cell.columns), lengths(task.path ? 5 * M : 3 * cell.width), steps(task.path ? M : 0) {}
 
     void run(int64_t c) {
         const int64_t first = task.starts ? task.starts[c] : c, last = task.starts ? task.starts[c + 1] : c + 1;
@@ -92,7 +92,7 @@ template <class T> class Solver {
             for (int64_t p = 0; p < probes; ++p) side[heads - probes + p] = T(probe_sign(i, p));
             const T *values = at<T>(task.values, members[i] * C);
             if (whole) std::copy_n(values, C, side + heads);
-            for (int64_t m = 0; m < mixtures; ++m) side[heads + m] = mix(m, values);
+            if (mixtures) mix(values, side + heads);
         }
         for (int64_t i = M; i < cell.rows; ++i) std::fill_n(cell.side(i), cell.width, T(0));
         const T *ridge = at<T>(task.ridge, c * task.ridge_cell);
@@ -101,7 +101,7 @@ template <class T> class Solver {
             cell.substitute(sides);
             if (!task.path) {
                 cell.back_substitute(whole && !task.adjoint ? heads : sides);
-                gather_evidence(count, heads);
+                gather_evidence(count, heads, sides);
             }
             found.size = std::sqrt(double(cell.row_sum));
             found.ridge = ridge[0];
@@ -142,39 +142,44 @@ template <class T> class Solver {
         return task.value_scale ? std::max(size, double(*at<T>(task.value_scale, c))) : size;
     }
 
-    T mix(int64_t m, const T *values) const {
-        const T *factors = mixing.data() + m * C;
-        if (mixtures == C) return factors[m] * values[m] - shifts[m];
-        T sum = -shifts[m];
-        for (int64_t c = 0; c < C; ++c) sum += factors[c] * values[c];
-        return sum;
+    // The mixtures of the values of a member.
+    void mix(const T *values, T *out) const {
+        for (int64_t m = 0; m < mixtures; ++m) out[m] = -shifts[m];
+        if (mixtures == C) {
+            for (int64_t c = 0; c < C; ++c) out[c] += mixing[c * C + c] * values[c];
+            return;
+        }
+        for (int64_t m = 0; m < mixtures; ++m) {
+            const T *factors = mixing.data() + m * C;
+            for (int64_t c = 0; c < C; ++c) out[m] += factors[c] * values[c];
+        }
     }
 
     // What all queries of the cell share: the norm of the inverse, and of the coefficients of the values.
-    void gather_evidence(int64_t ones, int64_t heads) {
-        double total = 0;
-        for (int64_t i = 0; task.trend && i < M; ++i) total += cell.solution[i * cell.width + ones];
-        found.inverse = found.ratio = 0;
-        for (int64_t p = heads - probes; p < heads; ++p) {
-            double square = 0, along = 0;
+    void gather_evidence(int64_t ones, int64_t heads, int64_t sides) {
+        const T *solution = cell.solution.data();
+        const int64_t width = cell.width;
+        T total = 0;
+        for (int64_t i = 0; task.trend && i < M; ++i) total += solution[i * width + ones];
+        for (int64_t c = 0; c < round_up(sides, W); c += W) {
+            Vec<T> sums{}, whitened{}, solved{}, projected{};
+            for (int64_t i = 0; task.trend && i < M; ++i) sums += load(solution + i * width + c);
             for (int64_t i = 0; i < M; ++i) {
-                const double x = cell.solution[i * cell.width + p];
-                square += x * x, along += x * probe_sign(i, p - heads + probes);
+                const Vec<T> x = load(solution + i * width + c), z = load(cell.side(i) + c);
+                const Vec<T> y = task.trend ? x - sums * (solution[i * width + ones] / total) : x;
+                whitened += z * z, solved += x * x, projected += y * y;
             }
-            found.inverse = std::max(found.inverse, square / along);
+            store(lengths.data() + c, whitened), store(lengths.data() + width + c, solved);
+            store(lengths.data() + 2 * width + c, projected);
         }
+        found.inverse = found.ratio = 0;
+        for (int64_t p = heads - probes; p < heads; ++p)
+            found.inverse = std::max(found.inverse, double(lengths[width + p]) / double(lengths[p]));
         if (!judge.wants(MEAN)) return;
-        const int64_t outputs = whole ? C : mixtures;
         double all = 0;
-        for (int64_t c = 0; c < outputs; ++c) {
-            double sum = 0, square = 0;
-            for (int64_t i = 0; task.trend && i < M; ++i) sum += cell.solution[i * cell.width + heads + c];
-            for (int64_t i = 0; i < M; ++i) {
-                const T *solved = cell.solution.data() + i * cell.width;
-                const double x = solved[heads + c] - (task.trend ? sum / total * solved[ones] : 0.0);
-                square += x * x;
-            }
-            const double size = whole ? size_of(c, low[c], high[c]) : 1.0, ratio = square > 0 ? std::sqrt(square) / size : 0.0;
+        for (int64_t c = 0; heads + c < sides; ++c) {
+            const double length = std::sqrt(double(lengths[2 * width + heads + c]));
+            const double ratio = length > 0 ? length / (whole ? size_of(c, low[c], high[c]) : 1.0) : 0.0;
             found.ratio = std::max(found.ratio, ratio), all += ratio * ratio;
         }
         // Mixtures of many outputs have on average the length of all together.
@@ -236,9 +241,10 @@ template <class T> class Solver {
                 length += double(inner[i]) * inner[i];
             }
         }
-        found.norm = std::max(std::sqrt(std::max(length, plain)), task.least_norm);
-        found.largest = 0;
-        for (int64_t i = 0; i < M; ++i) found.largest = std::max(found.largest, std::abs(double(inner[i])));
+        double largest = 0;
+        for (int64_t i = 0; i < M; ++i) largest = std::max(largest, std::abs(double(inner[i])));
+        const double norm = std::sqrt(std::max(length, plain));
+        found.norm = std::max(norm, task.least_norm), found.spread = largest > 0 ? norm / largest : 1.0;
         if (!judge.trusts(found, M, task.system_limit)) return false;
         if (task.power) *at<T>(task.power, q) = T(power);
         if (T *weights = at<T>(task.weights, q * M))
@@ -327,7 +333,8 @@ template <class T> class Solver {
             }
         }
         for (int64_t i = 0; i < M; ++i) {
-            const Evidence here = {found.size, norm[i], largest[i], found.ridge, ratio[i], inverse[i]};
+            const double spread = largest[i] > 0 ? norm[i] / largest[i] : 1.0;
+            const Evidence here = {found.size, norm[i], spread, found.ridge, ratio[i], inverse[i]};
             task.resolved[q * M + i] = judge.trusts(here, i + 1, task.system_limit);
         }
     }

@@ -1,0 +1,51 @@
+"""What torch is doing with the tensors of a call: computing, transforming, or only looking at shapes.
+
+Plain tensors are computed with at once, by compiled code and with decisions that look at numbers. Inside `torch.func` and in
+forward mode a tensor is more than its numbers, and inside `torch.compile`, `torch.export` and on fake or meta tensors it has
+none.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensor
+from torch.autograd.forward_ad import unpack_dual
+
+from .errors import BackendError
+
+State = Literal["plain", "transformed", "symbolic"]
+
+
+def state_of(*tensors: Tensor) -> State:
+    if torch.compiler.is_compiling():
+        return "symbolic"
+    if torch.jit.is_tracing():
+        raise BackendError(
+            "torch.jit.trace cannot follow torchkrr: neighbors and solvers depend on the numbers, which it would record as "
+            "constants. Use torch.export.export, or torch.compile."
+        )
+    state: State = "plain"
+    for tensor in tensors:
+        if tensor.is_meta or isinstance(tensor, FakeTensor):
+            return "symbolic"
+        try:
+            tensor.data_ptr()
+            if unpack_dual(tensor).tangent is not None:
+                state = "transformed"
+        except RuntimeError:  # inside torch.func
+            state = "transformed"
+    return state
+
+
+def has_numbers(tensor: Tensor) -> bool:
+    """Whether checks may look at the numbers of a tensor."""
+    if torch.compiler.is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor):
+        return False
+    try:
+        tensor.data_ptr()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,300 @@
+r"""Local and dense problems inside `torch.func`, `torch.compile`, `torch.export`, and on fake or meta tensors.
+
+Inside `torch.func` and in forward mode every step has to be one that torch can differentiate and batch: the plain formulas,
+in float64. Only how far the ridge has to be raised is read off the numbers, by a function without derivative.
+
+Inside `torch.compile` and `torch.export` a problem is one operator, `torchkrr::local_solve` or `torchkrr::dense_solve`, and
+its gradient another. They take embedded points in float64, numbers and names, so that an exported program runs wherever the
+library is imported.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._precision import working_dtype
+from ..kernels import kernel_from_name, name_of_kernel
+from . import dense, local
+from .dense import DenseKind
+from .local import LocalProblem
+from .options import Kind, SolveOptions
+
+# Inside torch.func.
+
+
+def transformed_local(
+    query: Tensor, centers: Tensor, values: Tensor, indices: Tensor, options: SolveOptions, kind: Kind
+) -> tuple[Tensor, Tensor]:
+    """As `local.solve_local`, by steps that `torch.func` can follow."""
+    kernel, dtype, cells = options.kernel, working_dtype(values.dtype), local.cell_options(options)
+    points = kernel.embed(query.double()), kernel.embed(centers.double())
+    ridge = LocalProblem(*points, values, indices, options.ridge_tensor(query.device)).cell_ridge(options.fade)
+    if len(query):
+        fixed = [tensor.detach() for tensor in (*points, ridge, *kernel.profile_tensors().values())]
+        ridge = torch.maximum(ridge, _RaisedLocal.apply(indices, options.but(ridge=0.0), kind, *fixed))
+    first, power_squared = local.plain_solve(*points, values.double(), ridge, indices, cells, kind)
+    return first.to(dtype), power_squared.to(dtype)
+
+
+def transformed_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor, options: SolveOptions) -> Tensor:
+    """As `dense.solve_dense`, by steps that `torch.func` can follow; all queries of a problem have one ridge."""
+    kernel = options.kernel
+    points = kernel.embed(query.double()), kernel.embed(centers.double())
+    ridge = options.ridge_tensor(query.device)
+    if points[0].numel():
+        fixed = [tensor.detach() for tensor in (*points, values.double(), ridge, *kernel.profile_tensors().values())]
+        ridge = torch.maximum(ridge, _RaisedDense.apply(options.but(ridge=0.0), kind, *fixed))
+    return dense.plain_solve(kind, *points, values.double(), ridge, options).to(working_dtype(values.dtype))
+
+
+class _WithoutDerivative(torch.autograd.Function):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, ...]:
+        return (None,) * len(ctx.needs_input_grad)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> None:
+        return None
+
+
+class _RaisedLocal(_WithoutDerivative):
+    """The ridge that each cell needs in float64, `(Q, 1)`; zero where it is resolved as it is."""
+
+    @staticmethod
+    def forward(
+        indices: Tensor,
+        options: SolveOptions,
+        kind: Kind,
+        query: Tensor,
+        centers: Tensor,
+        ridge: Tensor,
+        *tensors: Tensor,
+    ) -> Tensor:
+        problem = LocalProblem(query, centers, centers[:, :0], indices, ridge)
+        return local.raised_ridge(problem, _bound(options, tensors), kind)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], indices: Tensor, options: SolveOptions, kind: Kind, *rest: Tensor) -> Any:
+        index_dim, _, _, *dims = in_dims
+        every = torch.arange(info.batch_size, device=indices.device).view(-1, 1, 1)
+        indices = _front(indices, index_dim, info.batch_size)
+        query, centers, ridge, *tensors = (_front(x, at, info.batch_size) for x, at in zip(rest, dims, strict=True))
+        if any(at is not None for at in dims[3:]):  # a kernel for each problem
+            each = zip(indices, query, centers, ridge, *tensors, strict=True)
+            return torch.stack([_RaisedLocal.apply(rows, options, kind, *others) for rows, *others in each]), 0
+        if ridge.ndim == 1:  # one number for each problem
+            ridge = ridge.view(-1, 1, 1).expand(-1, query.shape[1], 1)
+        # All problems as one, with the centers of all.
+        rows = (indices + every * centers.shape[1]).flatten(0, 1)
+        flat = query.flatten(0, 1), centers.flatten(0, 1), ridge.flatten(0, 1)
+        return _RaisedLocal.apply(rows, options, kind, *flat, *rest[3:]).view(info.batch_size, -1, 1), 0
+
+
+class _RaisedDense(_WithoutDerivative):
+    """The ridge that each problem needs in float64, `(*, 1)`; zero where it is resolved as it is."""
+
+    @staticmethod
+    def forward(
+        options: SolveOptions,
+        kind: DenseKind,
+        query: Tensor,
+        centers: Tensor,
+        values: Tensor,
+        ridge: Tensor,
+        *tensors: Tensor,
+    ) -> Tensor:
+        return dense.raised_ridge(kind, query, centers, values, ridge, _bound(options, tensors))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], options: SolveOptions, kind: DenseKind, *rest: Tensor) -> Any:
+        dims = in_dims[2:]
+        if any(at is not None for at in dims[4:]):
+            each = zip(*(_front(x, at, info.batch_size) for x, at in zip(rest, dims, strict=True)), strict=True)
+            return torch.stack([_RaisedDense.apply(options, kind, *one) for one in each]), 0
+        most = max(x.ndim - (at is not None) for x, at in zip(rest[:3], dims[:3], strict=True))
+        fronts = [
+            x if at is None else _unsqueezed(x.movedim(at, 0), most if i < 3 else most - 1)
+            for i, (x, at) in enumerate(zip(rest[:4], dims[:4], strict=True))
+        ]
+        floor = _RaisedDense.apply(options, kind, *fronts, *rest[4:])
+        return floor.expand(info.batch_size, *floor.shape[1:]), 0
+
+
+def _bound(options: SolveOptions, tensors: Sequence[Tensor]) -> SolveOptions:
+    """With the kernel's profile computing with the given tensors: its own may belong to an outer transform."""
+    own = tuple(options.kernel.profile_tensors().values())
+    return options.but(kernel=options.kernel.with_learned(own, tensors))
+
+
+def _front(tensor: Tensor, at: int | None, batch: int) -> Tensor:
+    return tensor.expand(batch, *tensor.shape) if at is None else tensor.movedim(at, 0)
+
+
+def _unsqueezed(tensor: Tensor, most: int) -> Tensor:
+    """With dimensions of size one after the first, up to `most` without it, so that it broadcasts."""
+    return tensor.view(len(tensor), *(1,) * (most - tensor.ndim + 1), *tensor.shape[1:])
+
+
+# Inside torch.compile and torch.export.
+
+
+def symbolic_local(
+    query: Tensor, centers: Tensor, values: Tensor, indices: Tensor, options: SolveOptions, kind: Kind
+) -> tuple[Tensor, Tensor]:
+    """As `local.solve_local`, as one operator."""
+    dtype, (inputs, text) = working_dtype(values.dtype), _described(query, centers, values, options)
+    first, power_squared = torch.ops.torchkrr.local_solve(inputs, indices, text, kind)
+    return first.to(dtype), power_squared.to(dtype)
+
+
+def symbolic_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor, options: SolveOptions) -> Tensor:
+    """As `dense.solve_dense`, as one operator."""
+    inputs, text = _described(query, centers, values, options)
+    return torch.ops.torchkrr.dense_solve(inputs, text, kind)  # type: ignore[no-any-return]
+
+
+def _described(query: Tensor, centers: Tensor, values: Tensor, options: SolveOptions) -> tuple[list[Tensor], str]:
+    """All tensors of a problem, points embedded in float64, and all the rest of it as one text."""
+    kernel = options.kernel
+    text = f"{name_of_kernel(kernel)};{options.trend};{options.fade};{options.normalize};{options.on_singular}"
+    ridge = options.ridge_tensor(query.device)
+    points = kernel.embed(query.double()), kernel.embed(centers.double())
+    return [*points, values.to(working_dtype(values.dtype)), ridge, *kernel.profile_tensors().values()], text
+
+
+@functools.lru_cache(maxsize=64)
+def _words(text: str) -> tuple[str, dict[str, Any]]:
+    name, trend, fade, normalize, on_singular = text.split(";")
+    given: dict[str, Any] = {"trend": trend, "normalize": normalize}
+    choices = {key: None if value == "None" else value for key, value in given.items()}
+    return name, {**choices, "fade": fade == "True", "on_singular": on_singular}
+
+
+def _options(text: str, ridge: Tensor, tensors: Sequence[Tensor]) -> SolveOptions:
+    name, choices = _words(text)
+    return SolveOptions(kernel_from_name(name, tensors), ridge, **choices)
+
+
+def _run_local(inputs: Sequence[Tensor], indices: Tensor, text: str, kind: Any) -> tuple[Tensor, ...]:
+    query, centers, values, ridge, *tensors = inputs
+    options = _options(text, ridge, tensors)
+    embedded = query.to(values.dtype), centers.to(values.dtype)
+    return local.solve_local(query, centers, values, indices, options, kind, embedded=embedded)
+
+
+def _run_dense(inputs: Sequence[Tensor], text: str, kind: Any) -> tuple[Tensor, ...]:
+    query, centers, values, ridge, *tensors = inputs
+    return (dense.solve_dense(kind, query, centers, values, _options(text, ridge, tensors)),)
+
+
+@torch.library.custom_op("torchkrr::local_solve", mutates_args=())
+def _local_op(inputs: list[Tensor], indices: Tensor, text: str, kind: str) -> tuple[Tensor, Tensor]:
+    first, power_squared = _run_local(inputs, indices, text, kind)
+    return _fresh(first), _fresh(power_squared)
+
+
+@_local_op.register_fake
+def _(inputs: list[Tensor], indices: Tensor, text: str, kind: str) -> tuple[Tensor, Tensor]:
+    values, (count, columns) = inputs[2], indices.shape
+    outputs, steps = values.shape[1], (columns,) if kind == "path" else ()
+    shape = (columns,) if kind == "weights" else (*steps, outputs)
+    return values.new_empty(count, *shape), values.new_empty(count, *steps)
+
+
+@torch.library.custom_op("torchkrr::local_gradient", mutates_args=())
+def _local_gradient_op(grads: list[Tensor], inputs: list[Tensor], indices: Tensor, text: str, kind: str) -> list[Tensor]:
+    return _gradients(lambda leaves: _run_local(leaves, indices, text, kind), inputs, grads)
+
+
+@_local_gradient_op.register_fake
+def _(grads: list[Tensor], inputs: list[Tensor], indices: Tensor, text: str, kind: str) -> list[Tensor]:
+    return [torch.empty_like(tensor) for tensor in inputs]
+
+
+@torch.library.custom_op("torchkrr::dense_solve", mutates_args=())
+def _dense_op(inputs: list[Tensor], text: str, kind: str) -> Tensor:
+    return _fresh(_run_dense(inputs, text, kind)[0])
+
+
+@_dense_op.register_fake
+def _(inputs: list[Tensor], text: str, kind: str) -> Tensor:
+    query, centers, values, *_ = inputs
+    leading = torch.broadcast_shapes(query.shape[:-2], centers.shape[:-2], values.shape[:-2])
+    shapes = {
+        "mean": (query.shape[-2], values.shape[-1]),
+        "weights": (query.shape[-2], centers.shape[-2]),
+        "power": (query.shape[-2],),
+        "leave_one_out": values.shape[-2:],
+        "norm": values.shape[-1:],
+    }
+    return values.new_empty(*leading, *shapes[kind])
+
+
+@torch.library.custom_op("torchkrr::dense_gradient", mutates_args=())
+def _dense_gradient_op(grad: Tensor, inputs: list[Tensor], text: str, kind: str) -> list[Tensor]:
+    return _gradients(lambda leaves: _run_dense(leaves, text, kind), inputs, [grad])
+
+
+@_dense_gradient_op.register_fake
+def _(grad: Tensor, inputs: list[Tensor], text: str, kind: str) -> list[Tensor]:
+    return [torch.empty_like(tensor) for tensor in inputs]
+
+
+def _fresh(result: Tensor) -> Tensor:
+    """The outputs of an operator must be no views."""
+    return result.contiguous() if result._base is None else result.clone(memory_format=torch.contiguous_format)
+
+
+@functools.cache
+def _autograd_thread() -> ThreadPoolExecutor:
+    # An operator runs below autograd, and so does all that it calls; a thread of its own does not.
+    return ThreadPoolExecutor(1, thread_name_prefix="torchkrr-gradient")
+
+
+def _gradients(
+    run: Callable[[Sequence[Tensor]], tuple[Tensor, ...]], inputs: Sequence[Tensor], grads: Sequence[Tensor]
+) -> list[Tensor]:
+    def work() -> list[Tensor]:
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+        outputs = run(leaves)
+        reached = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if output.requires_grad]
+        ends, arriving = [output for output, _ in reached], [grad for _, grad in reached]
+        parts = torch.autograd.grad(ends, leaves, arriving, allow_unused=True)
+        return [
+            torch.zeros_like(tensor) if part is None else _fresh(part) for tensor, part in zip(inputs, parts, strict=True)
+        ]
+
+    return _autograd_thread().submit(work).result()
+
+
+def _keep_local(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    tensors, indices, ctx.text, ctx.kind = inputs
+    ctx.save_for_backward(indices, *tensors)
+
+
+def _local_backward(ctx: Any, grad_first: Tensor, grad_power: Tensor) -> tuple[Any, ...]:
+    indices, *inputs = ctx.saved_tensors
+    return torch.ops.torchkrr.local_gradient([grad_first, grad_power], inputs, indices, ctx.text, ctx.kind), None, None, None
+
+
+def _keep_dense(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    tensors, ctx.text, ctx.kind = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _dense_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    return torch.ops.torchkrr.dense_gradient(grad, list(ctx.saved_tensors), ctx.text, ctx.kind), None, None
+
+
+_local_op.register_autograd(_local_backward, setup_context=_keep_local)
+_dense_op.register_autograd(_dense_backward, setup_context=_keep_dense)
