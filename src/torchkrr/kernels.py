@@ -10,13 +10,13 @@ subclass with one method:
         def profile(self, distance):
             return 1 / (1 + distance.square())
 
-Its slope is then found by autograd. Tensors that `profile` learns must be registered Parameters of the kernel.
+Its slope is then found by autograd. Tensors that `profile` computes with must be registered, as Parameters or buffers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,8 +36,8 @@ from ._checks import (
 )
 from ._precision import full_precision
 from ._radial import Radial
-from ._state import keep_double, register, resize_buffers, without_graph
-from .distances import has_tangent, needs_gradient, safe_sqrt, squared_distances
+from ._state import add_dimension, keep_double, register_setting, resize_buffers, without_graph
+from .distances import has_tangent, is_transformed, needs_gradient, safe_sqrt, squared_distances
 from .errors import InputError, InputTypeError, ShapeError
 from .transforms import StandardMean, Transform
 
@@ -53,6 +53,8 @@ __all__ = [
     "default_kernel",
 ]
 
+PARAMETRIZED_LENGTHSCALE = "parametrizations.log_lengthscale."  # see torch.nn.utils.parametrize
+
 
 class Kernel(nn.Module):
     r"""Base of all kernels: $k(a, b) = \varphi(|e(a) - e(b)|)$ with $e(x) = S(x)/\ell$.
@@ -60,7 +62,8 @@ class Kernel(nn.Module):
     Args:
         lengthscale: positive number, or one per embedded feature (a sequence or 1-D tensor). A tensor that requires
             grad keeps its graph.
-        learn_lengthscale: make it a Parameter. Its logarithm is what is stored and learned, so it stays positive.
+        learn_lengthscale: make it a Parameter, in torch's default dtype. Its logarithm is what is stored and learned, so it
+            stays positive.
         input_transform: the normalizing map $S$, fitted by the caller; part of the `state_dict`.
 
     Shape:
@@ -68,6 +71,7 @@ class Kernel(nn.Module):
         - embed: `(*, D)` to `(*, E)`; profile: any shape to the same
     """
 
+    settings: tuple[str, ...] = ("log_lengthscale",)  # its tensors, each fixed or learned
     log_lengthscale: Tensor
 
     def __init__(
@@ -89,13 +93,13 @@ class Kernel(nn.Module):
         if scale.ndim > 1 or scale.numel() == 0:
             raise ShapeError(f"lengthscale must be a number or one per feature, got shape {tuple(scale.shape)}.")
         check_positive("lengthscale", scale)
-        register(self, "log_lengthscale", scale.log(), learn=learn_lengthscale)
+        register_setting(self, "log_lengthscale", scale.log(), learn=learn_lengthscale)
         self.input_transform = input_transform
 
     @property
     def lengthscale(self) -> Tensor:
-        """The lengthscale, positive: a scalar or one per embedded feature."""
-        return self.log_lengthscale.exp()
+        """The lengthscale, positive, in float64: one for all, `(1,)`, or one per embedded feature, `(E,)`."""
+        return self.log_lengthscale.double().exp()
 
     @full_precision
     def embed(self, x: Tensor) -> Tensor:
@@ -103,7 +107,7 @@ class Kernel(nn.Module):
         check_tensor("x", x)
         check_floating("x", x)
         embedded = x if self.input_transform is None else self.input_transform(x)
-        if self.log_lengthscale.ndim == 1:
+        if self.log_lengthscale.numel() > 1:
             check_same_features("x after the input transform", embedded, "lengthscale", self.log_lengthscale)
         return embedded / self.lengthscale.to(dtype=embedded.dtype, device=embedded.device)
 
@@ -113,10 +117,9 @@ class Kernel(nn.Module):
 
     def slope(self, distance: Tensor) -> Tensor:
         r"""$\varphi'(d)$; at zero its limit from the right."""
-        with torch.enable_grad():
-            leaf = distance if distance.requires_grad else distance.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(self.profile(leaf).sum(), leaf, create_graph=distance.requires_grad)
-        return slope
+        value, pull = torch.func.vjp(self.profile, distance)
+        (slope,) = pull(torch.ones_like(value))
+        return slope  # type: ignore[no-any-return]
 
     def slope_over_distance(self, distance: Tensor) -> Tensor:
         r"""$\varphi'(d)/d$; at zero its limit if that is finite, else 0 (the symmetric subgradient).
@@ -129,22 +132,29 @@ class Kernel(nn.Module):
 
     def of_squared(self, squared: Tensor) -> Tensor:
         r"""$\varphi(\sqrt s)$ with derivatives that are right at zero, to second order."""
-        learned = self.learned_in_profile()
-        if not needs_gradient(squared, *learned):
+        tensors = self.profile_tensors()
+        if not is_transformed(squared, *tensors.values()):
             # In forward mode the infinite slope of the root at zero would meet a tangent of zero.
             return self.profile(safe_sqrt(squared) if has_tangent(squared) else squared.sqrt())
-        return Radial.apply(squared, self, *learned)  # type: ignore[no-any-return]
+        return Radial.apply(squared, self, tuple(tensors), *tensors.values())  # type: ignore[no-any-return]
+
+    def profile_tensors(self) -> dict[str, Tensor]:
+        """The tensors that `profile` computes with, by name: all but the lengthscale and those of the input transform."""
+        found = {
+            name: tensor
+            for group in (self._parameters, self._buffers)
+            for name, tensor in group.items()
+            if tensor is not None and name != "log_lengthscale"
+        }
+        for prefix, child in self._modules.items():
+            if child is not None and prefix != "input_transform":
+                found |= dict(child.named_parameters(prefix))
+                found |= dict(child.named_buffers(prefix))
+        return {name: tensor for name, tensor in found.items() if not name.startswith(PARAMETRIZED_LENGTHSCALE)}
 
     def learned_in_profile(self) -> list[Tensor]:
         """The tensors through which `profile` itself carries a gradient."""
-        if not torch.is_grad_enabled():
-            return []
-        learned: list[Tensor] = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        if not learned:
-            return []
-        with torch.enable_grad():
-            probe = self.profile(torch.ones((), dtype=torch.float64, device=learned[0].device))
-        return learned if probe.requires_grad else []
+        return [tensor for tensor in self.profile_tensors().values() if needs_gradient(tensor)]
 
     @full_precision
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
@@ -158,18 +168,19 @@ class Kernel(nn.Module):
 
     def extra_repr(self) -> str:
         scale = self.lengthscale.detach()
-        shown = f"{float(scale):g}" if scale.ndim == 0 else f"({len(scale)} features)"
+        shown = f"{float(scale):g}" if scale.numel() == 1 else f"({len(scale)} features)"
         return f"lengthscale={shown}" + (", learned" if isinstance(self.log_lengthscale, nn.Parameter) else "")
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        resize_buffers(self, ("log_lengthscale",), state_dict, prefix)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        add_dimension(self.settings, state_dict, prefix)
+        resize_buffers(self, self.settings, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __getstate__(self) -> dict[str, Any]:
         return without_graph(self)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Kernel:
-        return super()._apply(keep_double(fn), recurse)  # type: ignore[no-any-return]
+        return super()._apply(keep_double(self, fn), recurse)  # type: ignore[no-any-return]
 
 
 class _SmoothKernel(Kernel):
@@ -254,6 +265,7 @@ class RationalQuadratic(_SmoothKernel):
         tensor([[0.3333]])
     """
 
+    settings = ("log_lengthscale", "log_alpha")
     log_alpha: Tensor
 
     def __init__(
@@ -268,19 +280,24 @@ class RationalQuadratic(_SmoothKernel):
         super().__init__(lengthscale, learn_lengthscale=learn_lengthscale, input_transform=input_transform)
         check_positive("alpha", alpha)
         check_scalar("alpha", alpha)
-        register(self, "log_alpha", torch.as_tensor(alpha, dtype=torch.float64).log(), learn=learn_alpha)
+        register_setting(self, "log_alpha", torch.as_tensor(alpha, dtype=torch.float64).log(), learn=learn_alpha)
 
     @property
     def alpha(self) -> Tensor:
-        return self.log_alpha.exp()
+        """Alpha, positive, in float64, `(1,)`."""
+        return self.log_alpha.double().exp()
 
     def profile(self, distance: Tensor) -> Tensor:
-        alpha = self.alpha.to(distance.dtype)
+        alpha = self._alpha_for(distance)
         return torch.exp(-alpha * torch.log1p(distance.square() / (2 * alpha)))
 
     def slope_over_distance(self, distance: Tensor) -> Tensor:
-        alpha = self.alpha.to(distance.dtype)
+        alpha = self._alpha_for(distance)
         return -torch.exp(-(alpha + 1) * torch.log1p(distance.square() / (2 * alpha)))
+
+    def _alpha_for(self, distance: Tensor) -> Tensor:
+        """Alpha as a 0-d tensor, so that one distance stays one."""
+        return self.alpha.to(dtype=distance.dtype, device=distance.device).squeeze(-1)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, alpha={float(self.alpha.detach()):g}"
