@@ -10,7 +10,7 @@ from tests.kernel_cases import KERNELS, close
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, jacrev, vjp, vmap
 
-from torchkrr import kernels, transforms
+from torchkrr import kernels
 
 
 class Power(kernels.Kernel):
@@ -70,8 +70,11 @@ def cases():
                 yield name, lengthscale, profile, sides
 
 
+CASES = list(cases())
+
+
 @pytest.mark.parametrize("check", [gradcheck, gradgradcheck])
-@pytest.mark.parametrize(("name", "lengthscale", "profile", "sides"), list(cases()))
+@pytest.mark.parametrize(("name", "lengthscale", "profile", "sides"), CASES)
 def test_derivatives_are_those_of_differences(check, name, lengthscale, profile, sides):
     kernel = made(name, lengthscale=lengthscale, profile=profile)
     a, b = (side.requires_grad_(learned) for side, learned in zip(points(), sides, strict=True))
@@ -80,7 +83,20 @@ def test_derivatives_are_those_of_differences(check, name, lengthscale, profile,
     def matrix(*_):
         return kernel(a, b)
 
-    assert check(matrix, (*inputs, *(p for p in kernel.parameters() if p.requires_grad)))
+    inputs += [parameter for parameter in kernel.parameters() if parameter.requires_grad]
+    assert check(matrix, inputs)
+
+
+@pytest.mark.parametrize(("name", "lengthscale", "profile", "sides"), CASES)
+def test_gradient_with_a_graph_is_the_gradient(name, lengthscale, profile, sides):
+    kernel = made(name, lengthscale=lengthscale, profile=profile)
+    a, b = (side.requires_grad_(learned) for side, learned in zip(points(), sides, strict=True))
+    inputs = [tensor for tensor in (a, b, *kernel.parameters()) if tensor.requires_grad]
+    without, with_graph = (
+        torch.autograd.grad(kernel(a, b).square().sum(), inputs, create_graph=create_graph) for create_graph in (False, True)
+    )
+    for one, other in zip(with_graph, without, strict=True):
+        close(one.detach(), other)
 
 
 def prepared(name):
@@ -146,15 +162,3 @@ def test_vmap_takes_leading_dimensions_on_one_side():
     a, b = torch.randn(3, 5, 6), torch.randn(2, 4, 6)
     close(vmap(kernel, (1, None))(a, b), torch.stack([kernel(a[:, i], b) for i in range(5)]))
     close(vmap(kernel, (None, 1))(b, a), torch.stack([kernel(b, a[:, i]) for i in range(5)]))
-
-
-@pytest.mark.parametrize("transform", [True, False], ids=["learned map", "no map"])
-def test_second_derivative_of_the_lengthscale_beside_a_learned_profile(transform):
-    """A graph of the distances that leads to the lengthscale is not one of the profile."""
-    given = transforms.Linear(torch.eye(2), learn=True) if transform else None
-    kernel = kernels.RationalQuadratic(1.3, alpha=0.7, learn_alpha=True, learn_lengthscale=True, input_transform=given).double()
-    fixed = kernels.RationalQuadratic(1.3, alpha=0.7, learn_lengthscale=True).double()
-    a, b = points()
-    found = torch.autograd.grad(kernel(a, b).sum(), kernel.log_lengthscale, create_graph=True)
-    expected = torch.autograd.grad(fixed(a, b).sum(), fixed.log_lengthscale, create_graph=True)
-    close(found[0], expected[0].detach())

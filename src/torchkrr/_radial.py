@@ -3,29 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ._state import with_tensors
-from .distances import safe_sqrt
+from .distances import has_tangent, is_transformed, needs_gradient, safe_sqrt
 
-if TYPE_CHECKING:
-    from .kernels import Kernel
+PARAMETRIZED_LENGTHSCALE = "parametrizations.log_lengthscale."  # see torch.nn.utils.parametrize
+
+
+class Profile(nn.Module):
+    """The part of a kernel that is a function of distance."""
+
+    def profile(self, distance: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def slope_over_distance(self, distance: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def of_squared(self, squared: Tensor) -> Tensor:
+        r"""$\varphi(\sqrt s)$ with derivatives that are right at zero, to second order."""
+        tensors = self.profile_tensors()
+        if not is_transformed(squared, *tensors.values()):
+            # In forward mode the infinite slope of the root at zero would meet a tangent of zero.
+            return self.profile(safe_sqrt(squared) if has_tangent(squared) else squared.sqrt())
+        return Radial.apply(squared, self, tuple(tensors), *tensors.values())  # type: ignore[no-any-return]
+
+    def profile_tensors(self) -> dict[str, Tensor]:
+        """The tensors that `profile` computes with, by name: all but the lengthscale and those of the input transform."""
+        own = {**self._parameters, **self._buffers, "log_lengthscale": None}
+        found = {name: tensor for name, tensor in own.items() if tensor is not None}
+        for name, child in self._modules.items():
+            if child is not None and name != "input_transform":
+                found |= dict(child.named_parameters(name)) | dict(child.named_buffers(name))
+        return {name: tensor for name, tensor in found.items() if not name.startswith(PARAMETRIZED_LENGTHSCALE)}
+
+    def learned_in_profile(self) -> list[Tensor]:
+        """Those of them that need a gradient now."""
+        return [tensor for tensor in self.profile_tensors().values() if needs_gradient(tensor)]
 
 
 class Radial(torch.autograd.Function):
     r"""$\varphi(\sqrt s)$, whose slope in $s$ is $\varphi'(d)/(2d)$: finite for smooth profiles, even at zero.
 
-    The tensors of the profile are inputs, with their names before them. Inside `torch.func` those of the kernel are not
-    the ones to compute with.
+    The tensors of the profile are inputs, after their names: inside `torch.func` those of the kernel are not the ones to
+    compute with.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(squared: Tensor, kernel: Kernel, names: tuple[str, ...], *tensors: Tensor) -> Tensor:
+    def forward(squared: Tensor, kernel: Profile, names: tuple[str, ...], *tensors: Tensor) -> Tensor:
         return with_profile(kernel, names, tensors).profile(squared.sqrt())
 
     @staticmethod
@@ -45,7 +75,7 @@ class Radial(torch.autograd.Function):
         return grad_squared, None, None, *map(found.get, ctx.names)
 
 
-def with_profile(kernel: Kernel, names: Sequence[str], tensors: Sequence[Tensor]) -> Kernel:
+def with_profile(kernel: Profile, names: Sequence[str], tensors: Sequence[Tensor]) -> Profile:
     """The kernel with other tensors in its profile, under names as in `profile_tensors`."""
     if not names:
         return kernel
@@ -54,11 +84,11 @@ def with_profile(kernel: Kernel, names: Sequence[str], tensors: Sequence[Tensor]
 
 
 def profile_gradient(
-    kernel: Kernel, names: Sequence[str], distances: Sequence[Tensor], grads: Sequence[Tensor]
+    kernel: Profile, names: Sequence[str], distances: Sequence[Tensor], grads: Sequence[Tensor]
 ) -> list[Tensor]:
     """Gradient of the named tensors of `profile`, given the gradient arriving at its values.
 
-    Only of what `profile` does with them: the distances may have a graph of their own, which leads to the same tensors.
+    Through `profile` alone: the distances may have a graph of their own that leads to the same tensors.
     """
     if not names:
         return []

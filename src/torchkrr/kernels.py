@@ -35,9 +35,9 @@ from ._checks import (
     check_tensor,
 )
 from ._precision import full_precision
-from ._radial import Radial
+from ._radial import Profile
 from ._state import add_dimension, keep_double, register_setting, resize_buffers, without_graph
-from .distances import has_tangent, is_transformed, needs_gradient, safe_sqrt, squared_distances
+from .distances import squared_distances
 from .errors import InputError, InputTypeError, ShapeError
 from .transforms import StandardMean, Transform
 
@@ -53,10 +53,8 @@ __all__ = [
     "default_kernel",
 ]
 
-PARAMETRIZED_LENGTHSCALE = "parametrizations.log_lengthscale."  # see torch.nn.utils.parametrize
 
-
-class Kernel(nn.Module):
+class Kernel(Profile):
     r"""Base of all kernels: $k(a, b) = \varphi(|e(a) - e(b)|)$ with $e(x) = S(x)/\ell$.
 
     Args:
@@ -129,32 +127,6 @@ class Kernel(nn.Module):
         """
         apart = distance > 0
         return torch.where(apart, self.slope(distance) / torch.where(apart, distance, 1.0), 0.0)
-
-    def of_squared(self, squared: Tensor) -> Tensor:
-        r"""$\varphi(\sqrt s)$ with derivatives that are right at zero, to second order."""
-        tensors = self.profile_tensors()
-        if not is_transformed(squared, *tensors.values()):
-            # In forward mode the infinite slope of the root at zero would meet a tangent of zero.
-            return self.profile(safe_sqrt(squared) if has_tangent(squared) else squared.sqrt())
-        return Radial.apply(squared, self, tuple(tensors), *tensors.values())  # type: ignore[no-any-return]
-
-    def profile_tensors(self) -> dict[str, Tensor]:
-        """The tensors that `profile` computes with, by name: all but the lengthscale and those of the input transform."""
-        found = {
-            name: tensor
-            for group in (self._parameters, self._buffers)
-            for name, tensor in group.items()
-            if tensor is not None and name != "log_lengthscale"
-        }
-        for prefix, child in self._modules.items():
-            if child is not None and prefix != "input_transform":
-                found |= dict(child.named_parameters(prefix))
-                found |= dict(child.named_buffers(prefix))
-        return {name: tensor for name, tensor in found.items() if not name.startswith(PARAMETRIZED_LENGTHSCALE)}
-
-    def learned_in_profile(self) -> list[Tensor]:
-        """The tensors through which `profile` itself carries a gradient."""
-        return [tensor for tensor in self.profile_tensors().values() if needs_gradient(tensor)]
 
     @full_precision
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
