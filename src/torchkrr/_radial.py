@@ -98,5 +98,5 @@ def profile_gradient(
         changed = with_profile(kernel, names, tensors)
         return tuple(changed.profile(distance) for distance in distances)
 
-    _, pull = torch.func.vjp(values, *(own[name] for name in names))
+    _, pull = torch.func.vjp(values, *(own[name] for name in names))  # type: ignore[misc]
     return list(pull(tuple(grads)))

@@ -115,7 +115,7 @@ class Kernel(Profile):
 
     def slope(self, distance: Tensor) -> Tensor:
         r"""$\varphi'(d)$; at zero its limit from the right."""
-        value, pull = torch.func.vjp(self.profile, distance)
+        value, pull = torch.func.vjp(self.profile, distance)  # type: ignore[misc]
         (slope,) = pull(torch.ones_like(value))
         return slope  # type: ignore[no-any-return]
 

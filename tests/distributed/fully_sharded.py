@@ -1,4 +1,4 @@
-"""A network trained whole, and with its parameters sharded over ranks: torchrun tests/distributed/fully_sharded.py KIND PARTS."""
+"""A network trained whole, and with its parameters sharded over ranks: torchrun fully_sharded.py KIND PARTS."""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ KINDS = {
 }
 
 
-@pytest.fixture(params=[(kind, name, learned) for kind in KINDS for name in ("centers", "values") for learned in (False, True)])
+@pytest.fixture(
+    params=[(kind, name, learned) for kind in KINDS for name in ("centers", "values") for learned in (False, True)]
+)
 def case(request):
     """A layer, a copy of it of which one tensor is parametrized, the name of that tensor and whether it is learned."""
     kind, name, learned = request.param

@@ -185,7 +185,7 @@ class _Parametrizations(nn.ModuleDict):
     """As torch's own, except that a part of it may be called `values`, like our tensor: there this is a method."""
 
     @property
-    def values(self) -> nn.Module:  # type: ignore[override]
+    def values(self) -> nn.Module:
         raise AttributeError("values")  # so that `__getattr__` looks among the modules
 
 
