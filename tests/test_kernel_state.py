@@ -12,7 +12,7 @@ from tests.kernel_cases import KERNELS, PROFILES, close
 from torch import Tensor
 
 from torchkrr import functional as F
-from torchkrr import kernels, neighbors, transforms
+from torchkrr import kernels, neighbors, nn, transforms
 
 
 def standard() -> transforms.Transform:
@@ -32,7 +32,6 @@ CONFIGURATIONS = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_data_are_never_promoted(name, configuration, dtype):
     kernel = CONFIGURATIONS[configuration](KERNELS[name])
-    assert kernel.log_lengthscale.dtype == torch.float64
     x = torch.rand(5, 3).to(dtype)
     assert kernel.embed(x).dtype == dtype
     assert kernel(x, x).dtype == dtype
@@ -54,7 +53,7 @@ def test_predictions_and_gradients_are_never_promoted(name, configuration):
         query.grad = None
         prediction.sum().backward()
         assert query.grad.dtype == torch.float32
-    assert all(parameter.grad.dtype == torch.float64 for parameter in kernel.parameters())
+    assert all(parameter.grad.dtype == torch.float32 for parameter in kernel.parameters())
 
 
 @pytest.mark.parametrize("name", ["Exponential", "Gaussian", "Matern32", "RationalQuadratic"])
@@ -93,13 +92,62 @@ def test_state_round_trip(name):
     assert torch.equal(other(x, x), kernel(x, x))
 
 
-def test_state_of_a_fixed_kernel_goes_into_a_learned_one_and_back():
-    fixed, learned = kernels.Gaussian(3.0), kernels.Gaussian(1.0, learn_lengthscale=True)
+def rational(lengthscale, alpha, *, learned):
+    return kernels.RationalQuadratic(lengthscale, alpha=alpha, learn_alpha=learned, learn_lengthscale=learned)
+
+
+@pytest.mark.parametrize("lengthscale", [3.0, [3.0, 2.0]], ids=["one", "each"])
+def test_state_of_a_fixed_kernel_goes_into_a_learned_one_and_back(lengthscale):
+    each = lengthscale if isinstance(lengthscale, list) else [lengthscale]
+    fixed, learned = rational(lengthscale, 0.7, learned=False), rational([1.0] * len(each), 1.0, learned=True)
     learned.load_state_dict(fixed.state_dict())
-    assert isinstance(learned.log_lengthscale, torch.nn.Parameter)
-    close(learned.lengthscale.detach(), 3.0)
-    fixed.load_state_dict(kernels.Gaussian(0.5, learn_lengthscale=True).state_dict())
-    close(fixed.lengthscale, 0.5)
+    assert {name for name, _ in learned.named_parameters()} == {"log_lengthscale", "log_alpha"}
+    assert {parameter.dtype for parameter in learned.parameters()} == {torch.float32}
+    close(learned.lengthscale.detach(), each, rtol=1e-6, atol=0)
+    close(learned.alpha.detach(), [0.7], rtol=1e-6, atol=0)
+    fixed = rational(1.0, 1.0, learned=False)
+    fixed.load_state_dict(learned.state_dict())
+    assert {buffer.dtype for buffer in fixed.buffers()} == {torch.float64}
+    assert torch.equal(fixed.lengthscale, learned.lengthscale)
+    assert torch.equal(fixed.alpha, learned.alpha)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("prefix", ["", "kernel."], ids=["kernel", "layer"])
+def test_state_of_the_first_release_has_numbers_without_dimension(learned, dtype, prefix):
+    module = kernel = rational(1.0, 1.0, learned=learned)
+    if prefix:
+        module = nn.LocalKernelRidge(torch.rand(5, 2), torch.rand(5, 1), 3, kernel=kernel)
+    state = module.state_dict()
+    state[f"{prefix}log_lengthscale"] = torch.tensor(3.0, dtype=dtype).log()
+    state[f"{prefix}log_alpha"] = torch.tensor(0.7, dtype=dtype).log()
+    module.load_state_dict(state)
+    assert state[f"{prefix}log_alpha"].ndim == 0  # the state of the caller is as it was
+    close(kernel.lengthscale.detach(), [3.0], rtol=1e-6, atol=0)
+    close(kernel.alpha.detach(), [0.7], rtol=1e-6, atol=0)
+
+
+def test_a_loaded_alpha_has_no_graph_of_the_one_before():
+    source = torch.tensor(0.5, requires_grad=True)
+    kernel = kernels.RationalQuadratic(alpha=source)
+    kernel.load_state_dict(kernels.RationalQuadratic(alpha=2.0).state_dict())
+    assert not kernel.log_alpha.requires_grad
+
+
+def test_a_learned_lengthscale_is_the_same_with_and_without_gradients():
+    # Its logarithm is float32: the number that points are divided by must not depend on who takes the exponential.
+    x = torch.rand(20, 2, dtype=torch.float64)
+    kernel, values, query = rational(1.7, 0.7, learned=True), x[:, :1], x[:5] + 0.1
+    indices = neighbors.nearest(query, x, 6)
+    found = [F.local_kernel_ridge(query, x, values, indices, kernel=kernel, ridge=1e-2)]
+    with torch.no_grad():
+        found += [
+            F.local_kernel_ridge(query, x, values, indices, kernel=kernel, ridge=1e-2, backend=backend)
+            for backend in ("auto", "torch")
+        ]
+    for other in found[1:]:
+        close(other, found[0].detach(), rtol=1e-11, atol=1e-12)
 
 
 def test_a_kernel_shows_its_choices():

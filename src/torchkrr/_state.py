@@ -2,16 +2,21 @@
 
 Fixed tensors (centers, values, fitted statistics) are buffers whose size is data, not architecture: a checkpoint decides
 it. Learned ones are Parameters held by an optimizer and keep torch's strict rule.
+
+What a kernel or a transform computes with is float64 where it is fixed, and an ordinary Parameter where it is learned: fused
+optimizers and sharding want one dtype, torch's default, and at least one dimension.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def register(module: nn.Module, name: str, tensor: Tensor, *, learn: bool) -> None:
@@ -21,6 +26,12 @@ def register(module: nn.Module, name: str, tensor: Tensor, *, learn: bool) -> No
         module.register_parameter(name, nn.Parameter(tensor.detach().clone()))
     else:
         module.register_buffer(name, tensor)
+
+
+def register_setting(module: nn.Module, name: str, tensor: Tensor, *, learn: bool) -> None:
+    """As `register`, for what a kernel or a transform computes with; a number becomes a tensor of one."""
+    dtype = torch.get_default_dtype() if learn else torch.float64
+    register(module, name, torch.atleast_1d(tensor).to(dtype), learn=learn)
 
 
 def usable(tensor: Tensor) -> Tensor:
@@ -43,15 +54,24 @@ def resize_buffers(module: nn.Module, names: Iterable[str], state: Mapping[str, 
             module._buffers[name] = torch.empty(loaded.shape, dtype=current.dtype, device=current.device)
 
 
-def keep_double(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """`fn` of `Module._apply`, for a module whose float64 state follows the device but not the dtype of the data.
+def add_dimension(names: Iterable[str], state: dict[str, Any], prefix: str) -> None:
+    """Turn the named 0-d tensors of `state` into tensors of one, as they are now; call before `_load_from_state_dict`."""
+    for name in names:
+        loaded = state.get(prefix + name)
+        if loaded is not None and loaded.ndim == 0:
+            state[prefix + name] = loaded.reshape(1)
+
+
+def keep_double(module: nn.Module, fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """`fn` of `Module._apply`, for a module whose float64 buffers follow the device but not the dtype of the data.
 
     Statistics rounded to half precision would be useless, and no conversion back could repair them.
     """
+    fixed = {id(buffer) for buffer in module.buffers() if buffer.dtype == torch.float64}
 
     def moved(tensor: Tensor) -> Tensor:
         result = fn(tensor)
-        if tensor.dtype == torch.float64 and result.is_floating_point() and result.dtype != torch.float64:
+        if id(tensor) in fixed and result.is_floating_point() and result.dtype != torch.float64:
             return tensor.to(result.device)
         return result
 
@@ -72,6 +92,21 @@ class OwnLock:
 
     def __reduce__(self) -> tuple[type[OwnLock], tuple[()]]:
         return OwnLock, ()
+
+
+def with_tensors(module: M, place: Mapping[int, Tensor]) -> M:
+    """The same module with other tensors, by the `id` of those it has.
+
+    The given one is not touched, as `torch.func.functional_call` would touch it: other threads may be computing with it.
+    """
+    clone = object.__new__(type(module))
+    clone.__dict__ = dict(module.__dict__)
+    for group in ("_parameters", "_buffers"):
+        clone.__dict__[group] = {name: place.get(id(tensor), tensor) for name, tensor in module.__dict__[group].items()}
+    clone.__dict__["_modules"] = {
+        name: None if child is None else with_tensors(child, place) for name, child in module._modules.items()
+    }
+    return clone
 
 
 def without_graph(module: nn.Module) -> dict[str, Any]:

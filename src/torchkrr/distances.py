@@ -32,7 +32,7 @@ def squared_distances(a: Tensor, b: Tensor) -> Tensor:
         tensor([[25.],
                 [ 0.]])
     """
-    if not needs_gradient(a, b):
+    if not is_transformed(a, b):
         return _SquaredDistances.forward(a, b)
     return _SquaredDistances.apply(a, b)  # type: ignore[no-any-return]
 
@@ -68,6 +68,13 @@ def has_tangent(*tensors: Tensor) -> bool:
 def is_differentiated(*tensors: Tensor) -> bool:
     """Whether autograd is watching, in either mode."""
     return needs_gradient(*tensors) or has_tangent(*tensors)
+
+
+def is_transformed(*tensors: Tensor) -> bool:
+    """Whether reverse mode may be watching: autograd, or `torch.func`, whose tensors do not all tell that they need it."""
+    if needs_gradient(*tensors):
+        return True
+    return torch._C._are_functorch_transforms_active() and not has_tangent(*tensors)
 
 
 def safe_sqrt(squared: Tensor) -> Tensor:
@@ -109,6 +116,19 @@ class _SquaredDistances(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             grad_b = (2 * (grad.sum(-2).unsqueeze(-1) * b - grad.mT @ a)).sum_to_size(b.shape)
         return grad_a, grad_b
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor) -> tuple[Tensor, int]:
+        # One more leading dimension, in front of as many as the other has.
+        rank = max(tensor.ndim - (dim is not None) for tensor, dim in zip((a, b), in_dims, strict=True))
+
+        def batched(tensor: Tensor, dim: int | None) -> Tensor:
+            if dim is None:
+                return tensor
+            tensor = tensor.movedim(dim, 0)
+            return tensor.reshape(tensor.shape[0], *(1,) * (rank + 1 - tensor.ndim), *tensor.shape[1:])
+
+        return _SquaredDistances.apply(batched(a, in_dims[0]), batched(b, in_dims[1])), 0
 
 
 def _by_feature(a: Tensor, b: Tensor) -> Tensor:

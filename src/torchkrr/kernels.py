@@ -10,13 +10,13 @@ subclass with one method:
         def profile(self, distance):
             return 1 / (1 + distance.square())
 
-Its slope is then found by autograd. Tensors that `profile` learns must be registered Parameters of the kernel.
+Its slope is then found by autograd. Tensors that `profile` computes with must be registered, as Parameters or buffers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,9 +35,9 @@ from ._checks import (
     check_tensor,
 )
 from ._precision import full_precision
-from ._radial import Radial
-from ._state import keep_double, register, resize_buffers, without_graph
-from .distances import has_tangent, needs_gradient, safe_sqrt, squared_distances
+from ._radial import Profile, with_profile
+from ._state import add_dimension, keep_double, register_setting, resize_buffers, without_graph
+from .distances import squared_distances
 from .errors import BackendError, InputError, InputTypeError, ShapeError
 from .transforms import StandardMean, Transform
 
@@ -54,13 +54,14 @@ __all__ = [
 ]
 
 
-class Kernel(nn.Module):
+class Kernel(Profile):
     r"""Base of all kernels: $k(a, b) = \varphi(|e(a) - e(b)|)$ with $e(x) = S(x)/\ell$.
 
     Args:
         lengthscale: positive number, or one per embedded feature (a sequence or 1-D tensor). A tensor that requires
             grad keeps its graph.
-        learn_lengthscale: make it a Parameter. Its logarithm is what is stored and learned, so it stays positive.
+        learn_lengthscale: make it a Parameter, in torch's default dtype. Its logarithm is what is stored and learned, so it
+            stays positive.
         input_transform: the normalizing map $S$, fitted by the caller; part of the `state_dict`.
 
     Shape:
@@ -68,6 +69,7 @@ class Kernel(nn.Module):
         - embed: `(*, D)` to `(*, E)`; profile: any shape to the same
     """
 
+    settings: tuple[str, ...] = ("log_lengthscale",)  # its tensors, each fixed or learned
     log_lengthscale: Tensor
 
     def __init__(
@@ -89,13 +91,13 @@ class Kernel(nn.Module):
         if scale.ndim > 1 or scale.numel() == 0:
             raise ShapeError(f"lengthscale must be a number or one per feature, got shape {tuple(scale.shape)}.")
         check_positive("lengthscale", scale)
-        register(self, "log_lengthscale", scale.log(), learn=learn_lengthscale)
+        register_setting(self, "log_lengthscale", scale.log(), learn=learn_lengthscale)
         self.input_transform = input_transform
 
     @property
     def lengthscale(self) -> Tensor:
-        """The lengthscale, positive: a scalar or one per embedded feature."""
-        return self.log_lengthscale.exp()
+        """The lengthscale, positive, in float64: one for all, `(1,)`, or one per embedded feature, `(E,)`."""
+        return self.log_lengthscale.double().exp()
 
     @full_precision
     def embed(self, x: Tensor) -> Tensor:
@@ -103,7 +105,7 @@ class Kernel(nn.Module):
         check_tensor("x", x)
         check_floating("x", x)
         embedded = x if self.input_transform is None else self.input_transform(x)
-        if self.log_lengthscale.ndim == 1:
+        if self.log_lengthscale.numel() > 1:
             check_same_features("x after the input transform", embedded, "lengthscale", self.log_lengthscale)
         return embedded / self.lengthscale.to(dtype=embedded.dtype, device=embedded.device)
 
@@ -113,10 +115,9 @@ class Kernel(nn.Module):
 
     def slope(self, distance: Tensor) -> Tensor:
         r"""$\varphi'(d)$; at zero its limit from the right."""
-        with torch.enable_grad():
-            leaf = distance if distance.requires_grad else distance.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(self.profile(leaf).sum(), leaf, create_graph=distance.requires_grad)
-        return slope
+        value, pull = torch.func.vjp(self.profile, distance)  # type: ignore[misc]
+        (slope,) = pull(torch.ones_like(value))
+        return slope  # type: ignore[no-any-return]
 
     def slope_over_distance(self, distance: Tensor) -> Tensor:
         r"""$\varphi'(d)/d$; at zero its limit if that is finite, else 0 (the symmetric subgradient).
@@ -126,42 +127,6 @@ class Kernel(nn.Module):
         """
         apart = distance > 0
         return torch.where(apart, self.slope(distance) / torch.where(apart, distance, 1.0), 0.0)
-
-    def of_squared(self, squared: Tensor) -> Tensor:
-        r"""$\varphi(\sqrt s)$ with derivatives that are right at zero, to second order."""
-        learned = self.learned_in_profile()
-        if not needs_gradient(squared, *learned):
-            # In forward mode the infinite slope of the root at zero would meet a tangent of zero.
-            return self.profile(safe_sqrt(squared) if has_tangent(squared) else squared.sqrt())
-        return Radial.apply(squared, self, *learned)  # type: ignore[no-any-return]
-
-    def profile_tensors(self) -> dict[str, Tensor]:
-        """The tensors that `profile` computes with, by name: all of the kernel but the lengthscale and the transform."""
-        found: dict[str, Tensor] = dict(self.named_parameters())
-        found.update(self.named_buffers())
-        return {
-            name: tensor
-            for name, tensor in found.items()
-            if name != "log_lengthscale" and not name.startswith("input_transform.")
-        }
-
-    def learned_in_profile(self) -> list[Tensor]:
-        """The tensors through which `profile` itself carries a gradient."""
-        if not torch.is_grad_enabled():
-            return []
-        learned: list[Tensor] = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        if not learned:
-            return []
-        with torch.enable_grad():
-            probe = self.profile(torch.ones((), dtype=torch.float64, device=learned[0].device))
-        return learned if probe.requires_grad else []
-
-    def with_learned(self, old: Sequence[Tensor], new: Sequence[Tensor]) -> Kernel:
-        """This kernel with some of its tensors, known by identity, replaced; a copy that shares everything else."""
-        if not old:
-            return self
-        swap = {id(tensor): other for tensor, other in zip(old, new, strict=True)}
-        return _with_tensors(self, swap)  # type: ignore[return-value]
 
     @full_precision
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
@@ -175,30 +140,19 @@ class Kernel(nn.Module):
 
     def extra_repr(self) -> str:
         scale = self.lengthscale.detach()
-        shown = f"{float(scale):g}" if scale.ndim == 0 else f"({len(scale)} features)"
+        shown = f"{float(scale):g}" if scale.numel() == 1 else f"({len(scale)} features)"
         return f"lengthscale={shown}" + (", learned" if isinstance(self.log_lengthscale, nn.Parameter) else "")
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        resize_buffers(self, ("log_lengthscale",), state_dict, prefix)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        add_dimension(self.settings, state_dict, prefix)
+        resize_buffers(self, self.settings, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __getstate__(self) -> dict[str, Any]:
         return without_graph(self)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Kernel:
-        return super()._apply(keep_double(fn), recurse)  # type: ignore[no-any-return]
-
-
-def _with_tensors(module: nn.Module, swap: Mapping[int, Tensor]) -> nn.Module:
-    # Not functional_call, which changes the module while it runs: other threads may be predicting with it.
-    twin: nn.Module = object.__new__(type(module))
-    twin.__dict__.update(module.__dict__)
-    for group in ("_parameters", "_buffers"):
-        tensors = module.__dict__[group].items()
-        twin.__dict__[group] = {name: t if t is None else swap.get(id(t), t) for name, t in tensors}
-    children = module._modules.items()
-    twin.__dict__["_modules"] = {name: child and _with_tensors(child, swap) for name, child in children}
-    return twin
+        return super()._apply(keep_double(self, fn), recurse)  # type: ignore[no-any-return]
 
 
 class _SmoothKernel(Kernel):
@@ -283,6 +237,7 @@ class RationalQuadratic(_SmoothKernel):
         tensor([[0.3333]])
     """
 
+    settings = ("log_lengthscale", "log_alpha")
     log_alpha: Tensor
 
     def __init__(
@@ -297,19 +252,24 @@ class RationalQuadratic(_SmoothKernel):
         super().__init__(lengthscale, learn_lengthscale=learn_lengthscale, input_transform=input_transform)
         check_positive("alpha", alpha)
         check_scalar("alpha", alpha)
-        register(self, "log_alpha", torch.as_tensor(alpha, dtype=torch.float64).log(), learn=learn_alpha)
+        register_setting(self, "log_alpha", torch.as_tensor(alpha, dtype=torch.float64).log(), learn=learn_alpha)
 
     @property
     def alpha(self) -> Tensor:
-        return self.log_alpha.exp()
+        """Alpha, positive, in float64, `(1,)`."""
+        return self.log_alpha.double().exp()
 
     def profile(self, distance: Tensor) -> Tensor:
-        alpha = self.alpha.to(distance.dtype)
+        alpha = self._alpha_for(distance)
         return torch.exp(-alpha * torch.log1p(distance.square() / (2 * alpha)))
 
     def slope_over_distance(self, distance: Tensor) -> Tensor:
-        alpha = self.alpha.to(distance.dtype)
+        alpha = self._alpha_for(distance)
         return -torch.exp(-(alpha + 1) * torch.log1p(distance.square() / (2 * alpha)))
+
+    def _alpha_for(self, distance: Tensor) -> Tensor:
+        """Alpha as a 0-d tensor, so that one distance stays one."""
+        return self.alpha.to(dtype=distance.dtype, device=distance.device).squeeze(-1)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, alpha={float(self.alpha.detach()):g}"
@@ -415,7 +375,7 @@ def name_of_kernel(kernel: Kernel) -> str:
     """A text from which `kernel_from_name` makes a kernel with the same profile."""
     if type(kernel) not in BY_NAME.values():
         raise BackendError(
-            f"{type(kernel).__name__} is no kernel of torchkrr, so that torch.compile and torch.export cannot keep it by name. "
+            f"{type(kernel).__name__} is no kernel of torchkrr, so torch.compile and torch.export cannot keep it by name. "
             "Leave the layer out of the compiled part, with torch.compiler.disable."
         )
     shape = f":{kernel.dimension}:{kernel.smoothness}" if isinstance(kernel, Wendland) else ""
@@ -427,7 +387,7 @@ def kernel_from_name(text: str, tensors: Sequence[Tensor]) -> Kernel:
     name, *shape = text.split(":")
     settings = dict(zip(("dimension", "smoothness"), map(int, shape), strict=False))
     kernel: Kernel = BY_NAME[name](**settings)
-    return kernel.with_learned(tuple(kernel.profile_tensors().values()), tensors)
+    return with_profile(kernel, tuple(kernel.profile_tensors()), tensors)  # type: ignore[return-value]
 
 
 def check_kernel(kernel: Any) -> None:

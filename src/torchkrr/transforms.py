@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ._checks import check_finite, check_floating, check_points, check_same_features, check_tensor
 from ._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from ._precision import working_dtype
-from ._state import keep_double, register, resize_buffers, usable
+from ._state import keep_double, register_setting, resize_buffers, usable
 from .distances import needs_gradient, squared_distances
 from .errors import InputError, InputTypeError, NotFittedError
 
@@ -91,7 +91,7 @@ class Transform(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Transform:
-        return super()._apply(keep_double(fn), recurse)  # type: ignore[no-any-return]
+        return super()._apply(keep_double(self, fn), recurse)  # type: ignore[no-any-return]
 
 
 class Standardize(Transform):
@@ -237,7 +237,7 @@ class Linear(Transform):
         super().__init__()
         check_points("weight", weight)
         check_finite("weight", weight)
-        register(self, "weight", weight.double(), learn=learn)
+        register_setting(self, "weight", weight, learn=learn)
 
     weight: Tensor
 

@@ -28,7 +28,7 @@ TRENDS_AND_FADES = list(itertools.product([None, "constant"], [False, True]))
 @pytest.mark.parametrize("name", KERNELS)
 def test_local_kernel_ridge(small, name, trend, fade, check):
     query, centers, values, ridge, indices = small
-    kernel = KERNELS[name](learn_lengthscale=True)
+    kernel = KERNELS[name](learn_lengthscale=True).double()
 
     def predict(query, centers, values, ridge, *parameters):
         return F.local_kernel_ridge(query, centers, values, indices, kernel=kernel, ridge=ridge, trend=trend, fade=fade)
@@ -42,7 +42,7 @@ def test_local_kernel_ridge(small, name, trend, fade, check):
 @pytest.mark.parametrize("name", ["exponential", "matern52", "rational_quadratic"])
 def test_local_power_function_and_weights(small, name, function, trend, fade, check):
     query, centers, _, ridge, indices = small
-    kernel = KERNELS[name](learn_lengthscale=True)
+    kernel = KERNELS[name](learn_lengthscale=True).double()
 
     def evaluate(query, centers, ridge, *parameters):
         return function(query, centers, indices, kernel=kernel, ridge=ridge, trend=trend, fade=fade)
@@ -66,7 +66,7 @@ def test_local_path(small, trend, check):
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernel_ridge(small, name, trend, check):
     query, centers, values, ridge, _ = small
-    kernel = KERNELS[name](learn_lengthscale=True)
+    kernel = KERNELS[name](learn_lengthscale=True).double()
 
     def predict(query, centers, values, ridge, *parameters):
         return F.kernel_ridge(query, centers, values, kernel=kernel, ridge=ridge, trend=trend)
@@ -79,7 +79,7 @@ def test_kernel_ridge(small, name, trend, check):
 @pytest.mark.parametrize("name", ["exponential", "matern52", "rational_quadratic"])
 def test_other_dense_functions(small, name, trend, check):
     query, centers, values, ridge, _ = small
-    kernel = KERNELS[name](learn_lengthscale=True)
+    kernel = KERNELS[name](learn_lengthscale=True).double()
     choices = {"kernel": kernel, "trend": trend}
     functions = {
         lambda q, x, r, *_: F.power_function(q, x, ridge=r, **choices): (query, centers, ridge),
@@ -109,7 +109,7 @@ def test_leading_batch_dimensions_broadcast_and_differentiate(small):
 def test_per_center_ridge_and_per_feature_lengthscale(small):
     query, centers, values, _, indices = small
     ridge = torch.linspace(0.01, 0.1, len(centers), dtype=torch.float64, requires_grad=True)
-    kernel = kernels.Exponential([0.7, 1.9], learn_lengthscale=True)
+    kernel = kernels.Exponential([0.7, 1.9], learn_lengthscale=True).double()
 
     def local(query, centers, ridge, *parameters):
         return F.local_kernel_ridge(query, centers, values, indices, kernel=kernel, ridge=ridge)
@@ -132,7 +132,7 @@ def test_gradients_are_finite_on_a_center_and_between_duplicates(name, trend, fa
     indices = neighbors.nearest(query, centers, 7)
     centers.requires_grad_()
     values = torch.randn(8, 2, dtype=dtype, requires_grad=True)
-    kernel = KERNELS[name](learn_lengthscale=True)
+    kernel = KERNELS[name](learn_lengthscale=True).double()
     choices = {"kernel": kernel, "ridge": 1e-3, "trend": trend}
     outputs = [
         F.local_kernel_ridge(query, centers, values, indices, fade=fade, **choices),

@@ -15,9 +15,11 @@ from torchkrr import kernels, neighbors
 
 TRENDS_AND_FADES = list(itertools.product([None, "constant"], [False, True]))
 KERNELS = {
-    "exponential": lambda: kernels.Exponential(1.3, learn_lengthscale=True),
-    "gaussian": lambda: kernels.Gaussian(1.3, learn_lengthscale=True),
-    "rational_quadratic": lambda: kernels.RationalQuadratic(1.3, alpha=0.7, learn_alpha=True, learn_lengthscale=True),
+    "exponential": lambda: kernels.Exponential(1.3, learn_lengthscale=True).double(),
+    "gaussian": lambda: kernels.Gaussian(1.3, learn_lengthscale=True).double(),
+    "rational_quadratic": lambda: kernels.RationalQuadratic(
+        1.3, alpha=0.7, learn_alpha=True, learn_lengthscale=True
+    ).double(),
 }
 
 

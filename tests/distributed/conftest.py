@@ -14,7 +14,7 @@ import torch.distributed
 from tests.distributed.launching import launch
 
 # Programs for torchrun, not modules to look for examples in.
-collect_ignore = ["commands.py", "dying_command.py", "failing.py", "transferring.py"]
+collect_ignore = ["commands.py", "dying_command.py", "failing.py", "fully_sharded.py", "transferring.py"]
 
 
 @pytest.fixture(scope="session")

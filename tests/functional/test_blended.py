@@ -53,7 +53,7 @@ def test_is_the_formula(problem, every, num_blended, trend):
 @pytest.mark.parametrize("kernel", [kernels.Exponential, kernels.Matern52])
 def test_derivatives(kernel, trend, num_blended, check):
     problem = random_points(3, num_queries=2, num_centers=7, num_features=2)
-    kernel = kernel(1.3, learn_lengthscale=True)
+    kernel = kernel(1.3, learn_lengthscale=True).double()
     query, centers, values = (t.requires_grad_() for t in (problem.query, problem.centers, problem.values))
     ridge = torch.tensor(1e-2, dtype=torch.float64, requires_grad=True)
     named = indices(query, centers, torch.tensor([0, 2, 3, 5, 6]), 4, num_blended)

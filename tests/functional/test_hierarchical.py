@@ -64,7 +64,7 @@ def test_is_the_formula(name, num_neighbors, num_coarse, trend):
 @pytest.mark.parametrize("kernel", [kernels.Exponential, kernels.Matern52])
 def test_derivatives(kernel, trend, num_coarse, check):
     problem = random_points(0, num_queries=3, num_centers=9, num_features=2)
-    kernel = kernel(1.3, learn_lengthscale=True)
+    kernel = kernel(1.3, learn_lengthscale=True).double()
     query, centers, values = (t.requires_grad_() for t in (problem.query, problem.centers, problem.values))
     ridge = torch.tensor(1e-2, dtype=torch.float64, requires_grad=True)
     named = indices(query, centers, F.farthest_points(centers, num_coarse), 9)

@@ -53,7 +53,7 @@ class CellGradients(NamedTuple):
     members: Tensor  # (q, M or M + 1, E), to be added to the rows of the centers
     values: Tensor  # (q, M, C), likewise for the values
     ridge: Tensor  # (q, M)
-    profile: list[Tensor | None]
+    profile: list[Tensor]
 
 
 def keep(solution: Solution, local_values: Tensor, resolved: Tensor) -> Saved:
@@ -113,12 +113,13 @@ def gradients(
     grad_offsets, grad_query = grad_members + pull, -pull.sum(1)
     if hood.scale is not None:
         grad_offsets, grad_query = _through_scale(hood, hood.scale, grad_offsets, grad_query)
+    profile = [name for name, tensor in options.kernel.profile_tensors().items() if tensor.requires_grad] if learned else []
     return CellGradients(
         query=grad_query,
         members=grad_offsets,
         values=weights.unsqueeze(-1) * arriving.mean.unsqueeze(-2),
         ridge=-weights * beta_tilde,
-        profile=profile_gradient(options.kernel, learned, [distance, member_distance], [grad_gram, grad_cross]),
+        profile=profile_gradient(options.kernel, profile, [distance, member_distance], [grad_gram, grad_cross]),
     )
 
 

@@ -120,9 +120,10 @@ def fixed_scale(kernel: Kernel, features: int) -> Tensor | None:
     if kernel.input_transform is not None or type(kernel).embed is not Kernel.embed:
         return None
     scale = kernel.log_lengthscale
-    plain = scale.dtype == torch.float64 and scale.is_cpu and scale.is_contiguous() and not needs_gradient(scale)
-    fits = scale.ndim == 0 or scale.shape[0] == features
-    return scale if plain and fits and _native.in_memory(scale) else None
+    fits = scale.numel() == 1 or scale.shape[0] == features
+    if not (scale.is_cpu and fits and _native.in_memory(scale)) or needs_gradient(scale):
+        return None
+    return scale.double().contiguous()
 
 
 def scale_for(tensors: Sequence[Tensor], options: CellOptions) -> Tensor | None:
@@ -262,7 +263,7 @@ def _run(
         threads=torch.get_num_threads(),
         profile=profile,
         log_scales=None if options.scale is None else options.scale.data_ptr(),
-        scale_step=0 if options.scale is None else options.scale.ndim,
+        scale_step=0 if options.scale is None else int(options.scale.numel() > 1),
         trend=options.trend,
         path=path,
         shape=tuple(parameters(options.kernel)),

@@ -63,7 +63,7 @@ class _Problem:
             system_limit=trust.TRUSTED.system,
         )
         if scale is not None:
-            self.task.log_scales, self.task.scale_step = scale.data_ptr(), scale.ndim
+            self.task.log_scales, self.task.scale_step = scale.data_ptr(), int(scale.numel() > 1)
 
 
 def _call(name: str, task: Task, query: Tensor, centers: Tensor, values: Tensor, space: Tensor | None) -> None:

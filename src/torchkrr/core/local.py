@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 from .._checks import check_finite
 from .._chunking import chunk_bytes, collect, map_in_order, ranges, rows_per_chunk
 from .._precision import working_dtype
+from .._state import with_tensors
 from ..distances import needs_gradient
 from ..errors import SolveError
 from . import fused, trust
@@ -398,7 +399,8 @@ def _by_autograd(
             for i, tensor in zip(wanted, some, strict=True):
                 given[i] = tensor
             query, centers, values, ridge, *tensors = given
-            bound = options._replace(kernel=options.kernel.with_learned(learned, tensors))
+            swap = {id(old): new for old, new in zip(learned, tensors, strict=True)}
+            bound = options._replace(kernel=with_tensors(options.kernel, swap))
             rows = (query[chunk], centers, values, _rows(ridge, chunk), indices[chunk])
             return plain_solve(*rows, bound, kind, sound[chunk])
 

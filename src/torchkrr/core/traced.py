@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from .._precision import working_dtype
+from .._radial import with_profile
 from ..kernels import kernel_from_name, name_of_kernel
 from . import dense, local
 from .dense import DenseKind
@@ -132,8 +133,7 @@ class _RaisedDense(_WithoutDerivative):
 
 def _bound(options: SolveOptions, tensors: Sequence[Tensor]) -> SolveOptions:
     """With the kernel's profile computing with the given tensors: its own may belong to an outer transform."""
-    own = tuple(options.kernel.profile_tensors().values())
-    return options.but(kernel=options.kernel.with_learned(own, tensors))
+    return options.but(kernel=with_profile(options.kernel, tuple(options.kernel.profile_tensors()), tensors))
 
 
 def _front(tensor: Tensor, at: int | None, batch: int) -> Tensor:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from .._state import with_tensors
 from ..distances import needs_gradient
 from ..kernels import Kernel
 from ..nn.contents import tensors_of
 from .wire import Wire
-
-M = TypeVar("M", bound=nn.Module)
 
 
 def replicated(
@@ -27,19 +26,7 @@ def replicated(
         return kernel, ridge, []
     shared = _Replicated.apply(wire, share, *learned)
     place = {id(tensor): copy for tensor, copy in zip(learned, shared, strict=True)}
-    return _with_tensors(kernel, place), place.get(id(ridge), ridge), list(shared)
-
-
-def _with_tensors(module: M, place: dict[int, Tensor]) -> M:
-    """The same module with other tensors; the given one is not touched."""
-    clone = object.__new__(type(module))
-    clone.__dict__ = dict(module.__dict__)
-    for group in ("_parameters", "_buffers"):
-        clone.__dict__[group] = {name: place.get(id(tensor), tensor) for name, tensor in module.__dict__[group].items()}
-    clone.__dict__["_modules"] = {
-        name: None if child is None else _with_tensors(child, place) for name, child in module._modules.items()
-    }
-    return clone
+    return with_tensors(kernel, place), place.get(id(ridge), ridge), list(shared)
 
 
 class _Replicated(torch.autograd.Function):

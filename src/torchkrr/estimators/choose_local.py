@@ -133,7 +133,7 @@ def _without_idle_columns(values: Tensor, best: _Choice, wanted: Wanted) -> _Cho
     """Without the most columns that together make next to nothing of a distance, if the loss is hardly larger then."""
     kernel = best.selection.kernel
     scales = kernel.lengthscale
-    if isinstance(wanted.kernel, Kernel) or kernel.input_transform is not None or scales.ndim == 0:
+    if isinstance(wanted.kernel, Kernel) or kernel.input_transform is not None or len(scales) == 1:
         return best
     parts = best.mapped.var(0, correction=0) / scales.to(best.mapped).square()
     ordered, order = (parts / parts.sum()).sort()

@@ -13,7 +13,7 @@ from .learn_config import Config
 
 def make_optimizer(config: Config, backbone: nn.Module, head: nn.Module) -> torch.optim.Optimizer:
     """AdamW; lengthscale, ridge and temperature are numbers, which have a rate of their own and do not decay."""
-    numbers = [p for p in head.parameters() if p.ndim == 0 and p.requires_grad]
+    numbers = [p for p in head.parameters() if p.numel() == 1 and p.requires_grad]
     known = set(map(id, numbers))
     layers = [p for p in (*backbone.parameters(), *head.parameters()) if p.requires_grad and id(p) not in known]
     groups: list[dict[str, Any]] = [{"params": layers, "lr": config.learning_rate, "weight_decay": config.weight_decay}]

@@ -109,7 +109,7 @@ class LocalKernelRidge(SupportLayer):
 
     def forward(self, query: Tensor) -> Tensor:
         mean, _, _ = self._solve(query, "mean")
-        return mean.reshape(*query.shape[:-1], self.out_features)
+        return mean if query.ndim == 2 else mean.reshape(*query.shape[:-1], self.out_features)
 
     def power_function(self, query: Tensor) -> Tensor:
         """The local error indicator, `(*, D)` to `(*,)`: 0 at a center, 1 far from all."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from .._checks import (
     check_alike,
@@ -124,12 +125,16 @@ class SupportLayer(nn.Module):
             self.centers, self.values = self.centers[keep], self.values[keep]
 
     def _refuse_learned(self, verb: str) -> None:
-        learned = [name for name in ("centers", "values") if name in self._parameters]
+        learned = self._learned()
         if learned:
             raise InputError(
                 f"Cannot {verb}: {' and '.join(learned)} of this layer are learned, and an optimizer may hold them. "
                 "Build a new layer from the changed tensors."
             )
+
+    def _learned(self) -> list[str]:
+        """Parameters, and what is computed from some others by `torch.nn.utils.parametrize`."""
+        return [name for name in ("centers", "values") if name in self._parameters or is_parametrized(self, name)]
 
     def _choices(self) -> dict[str, Any]:
         """What the functions of `torchkrr.functional` are to be told."""
@@ -156,7 +161,7 @@ class SupportLayer(nn.Module):
         return without_graph(self)
 
     def extra_repr(self) -> str:
-        learned = [name for name in ("centers", "values") if name in self._parameters]
+        learned = self._learned()
         shown = [
             f"in_features={self.in_features}",
             f"out_features={self.out_features}",
@@ -170,6 +175,18 @@ class SupportLayer(nn.Module):
 
     def _shown(self) -> list[str]:
         return []
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # What torch.nn.utils.parametrize makes, before it puts anything in.
+        super().__setattr__(name, _Parametrizations() if name == "parametrizations" and not value else value)
+
+
+class _Parametrizations(nn.ModuleDict):
+    """As torch's own, except that a part of it may be called `values`, like our tensor: there this is a method."""
+
+    @property
+    def values(self) -> nn.Module:
+        raise AttributeError("values")  # so that `__getattr__` looks among the modules
 
 
 def check_query(query: Tensor, centers: Tensor, num_neighbors: int) -> None:

@@ -62,22 +62,19 @@ class LearnedMetric:
         return figure
 
     def _plot_metric(self, figure: Any, axis: Any) -> None:
-        lengthscale = self.kernel.lengthscale.detach()
-        if lengthscale.ndim == 1:
+        lengthscale, weight = self.kernel.lengthscale.detach(), self._matrix()
+        if weight is None or len(lengthscale) > 1:
             axis.bar(range(len(lengthscale)), (1 / lengthscale).tolist())
             axis.set_xlabel("feature")
             axis.set_ylabel("1 / lengthscale: how much it counts")
             return
-        weight = self._matrix()
         image = axis.imshow((weight.mT @ weight).tolist(), cmap="RdBu_r")
         axis.set_xlabel("feature")
         axis.set_ylabel("feature")
         axis.set_title("metric $W^T W$", fontsize=9)
         figure.colorbar(image, ax=axis)
 
-    def _matrix(self) -> Tensor:
+    def _matrix(self) -> Tensor | None:
         transform = self.kernel.input_transform
-        assert isinstance(transform, Compose)
-        last = transform.transforms[-1]
-        assert isinstance(last, Linear)
-        return last.weight.detach()
+        last = transform.transforms[-1] if isinstance(transform, Compose) else None
+        return last.weight.detach() if isinstance(last, Linear) else None

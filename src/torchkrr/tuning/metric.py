@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from .._checks import check_at_least_one, check_choice, check_integer, check_positive, check_ridge
-from .._state import register, usable
+from .._state import register, register_setting, usable
 from ..core.options import Trend
 from ..errors import InputError, ShapeError
 from ..kernels import Exponential, Kernel, check_kernel
-from ..transforms import Compose, Linear, MeanDistance, Standardize
+from ..transforms import Compose, Linear, MeanDistance, Standardize, Transform
 from .descent import Descent, Prediction, Schedule
 from .learned import LearnedMetric
 from .leave_one_out import check_data
@@ -145,7 +145,7 @@ def _prepared(kernel: Kernel | None, centers: Tensor, metric: Metric, rank: int 
     with torch.no_grad():
         embedded = working.embed(centers)
     features = embedded.shape[1]
-    logs = working.log_lengthscale.detach().expand(features).clone()
+    logs = working.log_lengthscale.detach().double().expand(features).clone()
     del working.log_lengthscale
     if metric == "ard":
         register(working, "log_lengthscale", logs, learn=True)
@@ -161,8 +161,8 @@ def _prepared(kernel: Kernel | None, centers: Tensor, metric: Metric, rank: int 
         directions = torch.linalg.eigh(centered.mT @ centered).eigenvectors.mT.flip(0)
         weight = directions[:rank] @ weight
     parts = [] if working.input_transform is None else [working.input_transform]
-    working.input_transform = Compose(*parts, Linear(weight, learn=True))
-    register(working, "log_lengthscale", torch.zeros((), dtype=torch.float64, device=centers.device), learn=False)
+    working.input_transform = Compose(*parts, Linear(weight, learn=True).double())
+    register_setting(working, "log_lengthscale", torch.zeros(1, device=centers.device), learn=False)
     return working
 
 
@@ -172,5 +172,6 @@ def _fixed(kernel: Kernel) -> Kernel:
         for name, parameter in list(module._parameters.items()):
             if parameter is not None:
                 delattr(module, name)
-                register(module, name, parameter.detach(), learn=False)
+                setting = isinstance(module, Kernel | Transform)
+                register(module, name, parameter.detach().double() if setting else parameter.detach(), learn=False)
     return kernel

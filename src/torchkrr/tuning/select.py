@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .._checks import check_at_least_one, check_choice, check_count, check_positive
 from .._progress import Progress
-from .._state import register
+from .._state import register_setting
 from ..core.options import Trend
 from ..errors import InputError, RidgeRaisedWarning
 from ..functional.local import local_path
@@ -151,9 +151,9 @@ def select(
 def scaled(kernel: Kernel, log_factor: float | Tensor) -> Kernel:
     """A copy of the kernel, fixed, with its lengthscale times `exp(log_factor)`: a number, or one per embedded feature."""
     changed = copy.deepcopy(kernel).requires_grad_(False)
-    scale = changed.log_lengthscale.detach() + log_factor
+    scale = changed.log_lengthscale.detach().double() + log_factor
     del changed.log_lengthscale  # which may be a Parameter, or of another shape
-    register(changed, "log_lengthscale", scale, learn=False)
+    register_setting(changed, "log_lengthscale", scale, learn=False)
     return changed
 
 
@@ -228,8 +228,8 @@ def _same_metric(a: Kernel, b: Kernel) -> bool:
     """Whether two kernels order neighbors alike for certain: one transform, lengthscales in one proportion."""
     if a.input_transform is not b.input_transform:
         return False
-    difference = a.log_lengthscale.detach() - b.log_lengthscale.detach()
-    return difference.ndim == 0 or bool((difference == difference[0]).all())
+    difference = a.log_lengthscale.detach().double() - b.log_lengthscale.detach().double()
+    return bool((difference == difference[0]).all())
 
 
 def _kernels(kernels: Kernel | Sequence[Kernel] | None) -> list[Kernel]:

@@ -1,0 +1,23 @@
+"""Parameters of kernel layers, sharded by torch itself."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+import torch.distributed
+from tests.distributed.launching import torchrun
+
+PROGRAM = pathlib.Path(__file__).with_name("fully_sharded.py")
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
+@pytest.mark.parametrize("parts", ["each", "whole"])
+@pytest.mark.parametrize("kind", ["dense", "local"])
+def test_two_ranks_train_what_one_process_does(kind, parts):
+    done = torchrun(PROGRAM, kind, parts)
+    assert done["code"] == 0, done["err"]
+    for name in ("1.centers", "1.values", "1.kernel.log_lengthscale", "1.kernel.log_alpha"):
+        assert f"0 {name}" in done["out"]
+        assert f"1 {name}" in done["out"]
