@@ -48,7 +48,7 @@ FEW_KERNELS = ["Exponential", "Matern52", "RationalQuadratic"]
 class Function(NamedTuple):
     call: Callable[..., Any]
     inputs: tuple[str, ...]
-    choices: dict[str, Any] = {}
+    choices: dict[str, Any]
     is_local: bool = False
     takes_backend: bool = False
     not_fused: tuple[str, ...] | None = None  # learned tensors with which the compiled code may refuse; None: it always may
@@ -79,13 +79,13 @@ OTHERS = {
     "local_kernel_ridge, normalize": Function(
         F.local_kernel_ridge, POINTS, {"normalize": "cell", "trend": "constant"}, True, True
     ),
-    "cardinal_weights": Function(F.cardinal_weights, QUERY_AND_CENTERS),
+    "cardinal_weights": Function(F.cardinal_weights, QUERY_AND_CENTERS, {}),
     "cardinal_weights, trend": Function(F.cardinal_weights, QUERY_AND_CENTERS, {"trend": "constant"}),
-    "power_function": Function(F.power_function, QUERY_AND_CENTERS),
+    "power_function": Function(F.power_function, QUERY_AND_CENTERS, {}),
     "power_function, trend": Function(F.power_function, QUERY_AND_CENTERS, {"trend": "constant"}),
-    "leave_one_out": Function(F.leave_one_out, POINTS[1:]),
+    "leave_one_out": Function(F.leave_one_out, POINTS[1:], {}),
     "leave_one_out, trend": Function(F.leave_one_out, POINTS[1:], {"trend": "constant"}),
-    "rkhs_norm": Function(F.rkhs_norm, POINTS[1:]),
+    "rkhs_norm": Function(F.rkhs_norm, POINTS[1:], {}),
     "rkhs_norm, trend": Function(F.rkhs_norm, POINTS[1:], {"trend": "constant"}),
 }
 FUNCTIONS = {**MEANS, **OTHERS}
