@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ._tracing import has_numbers
 from .errors import InputError, InputTypeError, ShapeError
 
 FINITE_BLOCK = 1 << 22  # entries looked at together
@@ -61,15 +62,16 @@ def check_nonempty(name: str, tensor: Tensor) -> None:
         raise ShapeError(f"{name} is empty (shape {_shape(tensor)}). Give at least one row with at least one feature.")
 
 
-def check_points(name: str, tensor: Any, *, batched: bool = False) -> None:
-    """Floating points of shape (N, D), or (*, N, D) if `batched`."""
+def check_points(name: str, tensor: Any, *, batched: bool = False, maybe_empty: bool = False) -> None:
+    """Floating points of shape (N, D), or (*, N, D) if `batched`; at least one row, unless `maybe_empty`."""
     check_tensor(name, tensor)
     check_floating(name, tensor)
     expected = "(*, rows, features)" if batched else "(rows, features)"
     if tensor.ndim < 2 or (not batched and tensor.ndim > 2):
         remedy = f"{name}[None, :] makes one row of it" if tensor.ndim == 1 else f"flatten {name} to two dimensions"
         raise ShapeError(f"{name} must have shape {expected}, got {_shape(tensor)}. For instance, {remedy}.")
-    check_nonempty(name, tensor)
+    if not maybe_empty or tensor.shape[-1] == 0:
+        check_nonempty(name, tensor)
 
 
 def check_values(values: Any, *, batched: bool = False) -> None:
@@ -134,6 +136,8 @@ def check_broadcastable(**tensors: Tensor) -> None:
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
+    if not has_numbers(tensor):
+        return
     # The sum is one pass without a temporary; only a suspicious sum pays for the full test.
     if math.isfinite(tensor.detach().sum().item()):
         return
@@ -188,9 +192,8 @@ def check_indices(name: str, indices: Any, num_rows: int | None, centers: Tensor
     if indices.ndim != 2 or (num_rows is not None and indices.shape[0] != num_rows):
         rows = "" if num_rows is None else f" with one row for each of the {num_rows} queries"
         raise ShapeError(f"{name} must have shape (Q, M){rows}, got {_shape(indices)}.")
-    if indices.numel() == 0:
-        missing = "rows" if len(indices) == 0 else "columns"
-        raise ShapeError(f"{name} has no {missing}. Give at least one neighbor per query.")
+    if indices.shape[1] == 0:
+        raise ShapeError(f"{name} has no columns. Give at least one neighbor per query.")
     check_index_range(name, indices, len(centers), what=what)
 
 
@@ -225,6 +228,8 @@ def check_index_tensor(name: str, indices: Any, centers: Tensor) -> None:
 def check_index_range(
     name: str, indices: Tensor, num_centers: int, *, what: str = "centers", then: str = SEARCH_AGAIN
 ) -> None:
+    if not indices.numel() or not has_numbers(indices):
+        return
     low, high = map(int, torch.aminmax(indices))
     if low < 0 or high >= num_centers:
         raise InputError(
@@ -241,6 +246,8 @@ def check_ridge(ridge: Any, num_centers: int | None = None) -> None:
         if ridge.ndim != 0 and not per_center:
             expected = "a number or a 0-d tensor" + (f", or have shape ({num_centers},)" if num_centers else "")
             raise ShapeError(f"ridge must be {expected}, got shape {_shape(ridge)}.")
+        if not has_numbers(ridge):
+            return
         entries = ridge.detach().flatten()
         smallest, largest = float(entries.min()), float(entries.max())
     elif isinstance(ridge, (int, float, np.float32, np.float16, np.integer)) and not isinstance(ridge, bool):
@@ -267,6 +274,8 @@ def check_device(device: Any) -> None:
 def check_positive(name: str, value: Any) -> None:
     """A positive finite number, or a tensor of them."""
     if isinstance(value, Tensor) and value.numel():
+        if not has_numbers(value):
+            return
         lowest, highest = float(value.detach().min()), float(value.detach().max())
     elif isinstance(value, numbers.Real) and not isinstance(value, bool):
         lowest = highest = float(value)

@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
 
 from .errors import BackendError
 
@@ -111,17 +110,6 @@ def chosen(backend: Backend, obstacle: str | None, task: str) -> bool:
     if obstacle is not None and backend == "fused":
         raise BackendError(f'backend="fused" cannot {task}: {obstacle}. backend="auto" takes the torch path then.')
     return backend != "torch" and obstacle is None
-
-
-def in_memory(*tensors: Tensor) -> bool:
-    """Whether numbers are all there is to them: inside `torch.func` they have no address, in forward mode a tangent."""
-    try:
-        for tensor in tensors:
-            if tensor.data_ptr() is None or unpack_dual(tensor).tangent is not None:
-                return False
-    except RuntimeError:
-        return False
-    return True
 
 
 def plain(tensor: Tensor) -> Tensor:

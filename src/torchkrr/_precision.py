@@ -8,7 +8,6 @@ precision-sensitive operations, and autocast is off inside.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -25,29 +24,15 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def full_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """Run `function` outside autocast, its half-precision tensors cast to float32 if autocast was on.
+    """Run `function` outside autocast, its half-precision tensors cast to float32 if autocast was on."""
 
-    It also stays outside `torch.compile`, as one graph break: what happens inside depends on the data.
-    """
-
-    uncompiled: list[Callable[P, R]] = []
-
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         device_type = next((value.device.type for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), "cpu")
         if not (torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)):
             return function(*args, **kwargs)
         with torch.autocast(device_type, enabled=False):
             return function(*map(_widen, args), **{name: _widen(value) for name, value in kwargs.items()})
-
-    @functools.wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        # Decorating with torch.compiler.disable would import the compiler, a second and a half, for everybody, and cost
-        # every call more than a small problem takes.
-        if "torch._dynamo" not in sys.modules or not torch.compiler.is_compiling():
-            return run(*args, **kwargs)
-        if not uncompiled:
-            uncompiled.append(torch.compiler.disable(run))
-        return uncompiled[0](*args, **kwargs)
 
     return wrapped
 

@@ -62,6 +62,22 @@ class Radial(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         squared, ctx.kernel, ctx.names, *tensors = inputs
         ctx.save_for_backward(squared, *tensors)
+        ctx.save_for_forward(squared, *tensors)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor | None, _: Any, __: Any, *tangents: Tensor | None) -> Tensor:
+        squared, *tensors = ctx.saved_tensors
+        distance = safe_sqrt(squared)
+        kernel = with_profile(ctx.kernel, ctx.names, tensors)
+        result = torch.zeros_like(squared)
+        if tangent is not None:
+            result = result + tangent * kernel.slope_over_distance(distance) / 2
+        moved = [(name, tensor, t) for name, tensor, t in zip(ctx.names, tensors, tangents, strict=True) if t is not None]
+        if moved:
+            names, points, directions = zip(*moved, strict=True)
+            along = torch.func.jvp(lambda *new: with_profile(kernel, names, new).profile(distance), points, directions)[1]
+            result = result + along
+        return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

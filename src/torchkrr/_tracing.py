@@ -19,8 +19,13 @@ from .errors import BackendError
 State = Literal["plain", "transformed", "symbolic"]
 
 
+def _no_numbers() -> bool:
+    """Whether results have shapes only, whatever the tensors: while compiling, and in the mode of fake tensors."""
+    return torch.compiler.is_compiling() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+
+
 def state_of(*tensors: Tensor) -> State:
-    if torch.compiler.is_compiling():
+    if _no_numbers():
         return "symbolic"
     if torch.jit.is_tracing():
         raise BackendError(
@@ -42,10 +47,15 @@ def state_of(*tensors: Tensor) -> State:
 
 def has_numbers(tensor: Tensor) -> bool:
     """Whether checks may look at the numbers of a tensor."""
-    if torch.compiler.is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor):
+    if _no_numbers() or tensor.is_meta or isinstance(tensor, FakeTensor):
         return False
     try:
         tensor.data_ptr()
     except RuntimeError:
         return False
     return True
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Whether numbers are all there is to them."""
+    return state_of(*tensors) == "plain"

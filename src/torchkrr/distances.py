@@ -94,7 +94,7 @@ class _SquaredDistances(torch.autograd.Function):
     def forward(a: Tensor, b: Tensor) -> Tensor:
         if a.shape[-1] <= FEW_FEATURES:
             return _by_feature(a, b)
-        shift = b.mean(dim=-2, keepdim=True)
+        shift = _middle(b)
         near_a, near_b = a - shift, b - shift
         scale = near_a.square().sum(-1).unsqueeze(-1) + near_b.square().sum(-1).unsqueeze(-2)  # (*, A, B)
         squared = torch.sub(scale, near_a @ near_b.mT, alpha=2)
@@ -104,11 +104,24 @@ class _SquaredDistances(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent_a: Tensor | None, tangent_b: Tensor | None) -> Tensor:
+        a, b = ctx.saved_tensors
+        shift = _middle(b)
+        a, b = a - shift, b - shift
+        parts = []
+        if tangent_a is not None:
+            parts.append((a * tangent_a).sum(-1).unsqueeze(-1) - tangent_a @ b.mT)
+        if tangent_b is not None:
+            parts.append((b * tangent_b).sum(-1).unsqueeze(-2) - a @ tangent_b.mT)
+        return 2 * torch.stack(torch.broadcast_tensors(*parts)).sum(0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         a, b = ctx.saved_tensors
-        shift = b.detach().mean(dim=-2, keepdim=True)
+        shift = _middle(b.detach())
         a, b = a - shift, b - shift
         grad_a = grad_b = None
         if ctx.needs_input_grad[0]:
@@ -129,6 +142,10 @@ class _SquaredDistances(torch.autograd.Function):
             return tensor.reshape(tensor.shape[0], *(1,) * (rank + 1 - tensor.ndim), *tensor.shape[1:])
 
         return _SquaredDistances.apply(batched(a, in_dims[0]), batched(b, in_dims[1])), 0
+
+
+def _middle(points: Tensor) -> Tensor:
+    return points.mean(dim=-2, keepdim=True) if points.shape[-2] else points.new_zeros(points.shape[-1])
 
 
 def _by_feature(a: Tensor, b: Tensor) -> Tensor:

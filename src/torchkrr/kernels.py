@@ -131,8 +131,8 @@ class Kernel(Profile):
     @full_precision
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """The kernel matrix of every row of `a` with every row of `b`."""
-        check_points("a", a, batched=True)
-        check_points("b", b, batched=True)
+        check_points("a", a, batched=True, maybe_empty=True)
+        check_points("b", b, batched=True, maybe_empty=True)
         check_alike(a=a, b=b)
         check_same_features("a", a, "b", b)
         check_broadcastable(a=a, b=b)

@@ -10,9 +10,9 @@ import torch
 from tests import reference
 from tests.problems import random_points
 from torch import Tensor
+from torchkrr.core.unresolved import solve_cells
 
 from torchkrr import kernels
-from torchkrr.core.unresolved import solve_cells
 from torchkrr.errors import RidgeRaisedWarning
 
 

@@ -172,15 +172,6 @@ def test_dense_functions_with_leading_dimensions(name, leading):
     assert found.dtype == full.dtype
 
 
-@pytest.mark.parametrize("name", BATCHED)
-def test_dense_functions_of_no_problems(name):
-    """A leading dimension of size zero."""
-    query, centers, values = (tensor.expand(4, *tensor.shape) for tensor in points(torch.float32, NUM_QUERIES))
-    full = BATCHED[name](query, centers, values)
-    found = BATCHED[name](query[:0], centers[:0], values[:0])
-    assert (tuple(found.shape), found.dtype) == ((0, *full.shape[1:]), full.dtype)
-
-
 # Layers
 
 LAYERS = {

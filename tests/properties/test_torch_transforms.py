@@ -515,20 +515,31 @@ def test_nearest_on_meta_and_fake_tensors():
 
 # The operators themselves
 
-OPERATORS = ("local_solve", "local_gradient", "dense_solve", "nearest")
+OPERATORS = ("local_solve", "local_gradient", "dense_solve", "dense_gradient", "nearest")
 
 
 def op_samples(op: str, dtype: torch.dtype, *, requires_grad: bool) -> list[tuple[Any, ...]]:
-    """Positional arguments to call an operator with."""
+    """Positional arguments to call an operator with: points are embedded in float64, values tell the dtype."""
     query, centers, values, indices = tensors(dtype)
-    floating = [tensor.requires_grad_(requires_grad) for tensor in (query, centers, values)]
-    ridge = torch.tensor(RIDGE, dtype=dtype, requires_grad=requires_grad)
-    arriving = torch.ones(NUM_QUERIES, NUM_OUTPUTS, dtype=dtype), torch.ones(NUM_QUERIES, dtype=dtype)
+    points = [tensor.double().requires_grad_(requires_grad) for tensor in (query, centers)]
+    ridge = torch.tensor(RIDGE, dtype=torch.float64, requires_grad=requires_grad)
+    log_alpha = torch.tensor([0.3], dtype=torch.float64, requires_grad=requires_grad)
+    plain = [*points, values.requires_grad_(requires_grad), ridge]
+    means, powers = torch.ones(NUM_QUERIES, NUM_OUTPUTS, dtype=dtype), torch.ones(NUM_QUERIES, dtype=dtype)
+    words = "None;False;None;warn"
+    kernels = {f"Matern32;{words}": plain, f"RationalQuadratic;{words}": [*plain, log_alpha]}
     samples = {
-        "local_solve": [(*floating, ridge, indices)],
-        "local_gradient": [(*floating, ridge, indices, *arriving)],
-        "dense_solve": [(*floating, ridge)],
-        "nearest": [(query.detach(), centers.detach(), NUM_NEIGHBORS)],
+        "local_solve": [
+            (inputs, indices, text, kind) for text, inputs in kernels.items() for kind in ("mean", "weights", "path")
+        ],
+        "local_gradient": [([means, powers], inputs, indices, text, "mean") for text, inputs in kernels.items()],
+        "dense_solve": [
+            (inputs, text, kind)
+            for text, inputs in kernels.items()
+            for kind in ("mean", "weights", "power", "leave_one_out", "norm")
+        ],
+        "dense_gradient": [(means, inputs, text, "mean") for text, inputs in kernels.items()],
+        "nearest": [(query.detach(), centers.detach(), NUM_NEIGHBORS, None)],
     }
     return samples[op]
 
@@ -545,6 +556,9 @@ def test_operators_pass_torchs_checks(op, dtype):
     operator = operator_named(op)
     for sample in op_samples(op, dtype, requires_grad=False):
         torch.library.opcheck(operator, sample)
+    if op.endswith("_solve"):
+        for sample in op_samples(op, dtype, requires_grad=True):
+            torch.library.opcheck(operator, sample)
 
 
 def test_every_operator_is_checked():

@@ -69,11 +69,14 @@ def solve_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor,
         limits = trust.limits(dtype, "mean" if kind in ("leave_one_out", "norm") else kind, watched=watched)
         return DenseProblem(*points, values.to(dtype), ridge.to(dtype), kernel, options.trend is not None, limits)
 
+    if query.shape[-2] == 0:  # nothing to judge
+        return evaluate(pose(dtype)._replace(limits=Limits())).result
     result, resolved = evaluate(pose(dtype))
     if bool(resolved.all()):
         return result
     problem = pose(torch.float64)
     if dtype != torch.float64:
+        trust.solved_again(int((~resolved).sum()))
         again = evaluate(problem)
         result = torch.where(resolved, result, again.result.to(dtype))
         resolved = resolved | again.resolved

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .. import _native
 from .._native import NAMES, Task
+from .._tracing import is_plain
 from ..distances import needs_gradient
 from ..kernels import (
     Exponential,
@@ -96,7 +97,7 @@ def obstacle(tensors: Sequence[Tensor], options: CellOptions, learned: Sequence[
         return f"it has no gradient for what {type(options.kernel).__name__} learns in its profile"
     if options.fade or options.normalize:
         return f"it has no {'fade' if options.fade else 'normalize'}"
-    if not _native.in_memory(*tensors) or not shape_in_memory(options.kernel):
+    if not is_plain(*tensors) or not shape_in_memory(options.kernel):
         return _native.NO_MEMORY
     if _native.library() is None:
         return _native.MISSING
@@ -105,7 +106,7 @@ def obstacle(tensors: Sequence[Tensor], options: CellOptions, learned: Sequence[
 
 def shape_in_memory(kernel: Kernel) -> bool:
     """Whether the parameters of the profile are numbers and nothing else; see `in_memory`."""
-    return type(kernel) is not RationalQuadratic or _native.in_memory(kernel.log_alpha)
+    return type(kernel) is not RationalQuadratic or is_plain(kernel.log_alpha)
 
 
 def chosen(tensors: Sequence[Tensor], options: CellOptions, learned: Sequence[Tensor]) -> bool:
@@ -121,7 +122,7 @@ def fixed_scale(kernel: Kernel, features: int) -> Tensor | None:
         return None
     scale = kernel.log_lengthscale
     fits = scale.numel() == 1 or scale.shape[0] == features
-    if not (scale.is_cpu and fits and _native.in_memory(scale)) or needs_gradient(scale):
+    if not (scale.is_cpu and fits and is_plain(scale)) or needs_gradient(scale):
         return None
     return scale.double().contiguous()
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from .. import _native
 from .._checks import check_finite
 from .._native import Task, plain
+from .._tracing import is_plain
 from ..distances import needs_gradient
 from ..kernels import Kernel
 from . import trust
@@ -98,7 +99,7 @@ def obstacle(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any, tre
         return SIZES
     if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return "it works neither under autocast nor inside torch.compile"
-    if not _native.in_memory(query, centers, values) or not shape_in_memory(kernel):
+    if not is_plain(query, centers, values) or not shape_in_memory(kernel):
         return _native.NO_MEMORY
     if PROFILES[type(kernel)][1](kernel) and kernel.learned_in_profile():
         return f"it has no gradient for what {type(kernel).__name__} learns in its profile"
@@ -116,7 +117,7 @@ def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridg
             check_finite("centers", centers)
             check_finite("query", query)
         query, centers = kernel.embed(query), kernel.embed(centers)
-        if not _native.in_memory(query, centers):
+        if not is_plain(query, centers):
             return None
     result = query.new_empty(query.shape[0], values.shape[1])
     watched = needs_gradient(query, centers, values)

@@ -112,6 +112,9 @@ def solve_local(
     dtype = working_dtype(values.dtype)
     problem = LocalProblem(query, centers, values, indices, options.ridge_tensor(query.device))
     cells = cell_options(options)._replace(value_scale=value_scale, least_norm=least_norm)
+    if query.shape[0] == 0:  # nothing to judge, and no row to gain by being clever
+        points = cells.kernel.embed(query.to(dtype)), cells.kernel.embed(centers.to(dtype))
+        return plain_solve(*points, values.to(dtype), problem.cell_ridge(options.fade).to(dtype), indices, cells, kind)
     scale = None
     if embedded is None:
         tensors = (query, centers, values, problem.ridge)
@@ -142,6 +145,7 @@ def solve_local(
     if dtype == torch.float64:
         again = LocalResult(*(part.index_select(0, rows) for part in result))
     else:
+        trust.solved_again(len(rows))
         again = solve_embedded(*wide, cells, kind)
     if not bool(again.resolved.all()):
         again, _ = _raise_ridge(wide, again, cells, kind, options.on_singular, rows if names is None else names[rows])

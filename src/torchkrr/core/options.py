@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .._checks import check_choice, check_ridge
 from .._native import Backend
+from .._tracing import State, state_of
 from ..kernels import Kernel, check_kernel
 
 Trend = Literal["constant"] | None
@@ -45,6 +46,12 @@ class SolveOptions:
     def ridge_tensor(self, device: torch.device) -> Tensor:
         """The ridge in float64, with its graph: a ridge of 1e-9 has no place in float32 beside a diagonal of one."""
         return torch.as_tensor(self.ridge, dtype=torch.float64, device=device)
+
+    def state(self, *tensors: Tensor) -> State:
+        """What torch is doing with a problem of these tensors."""
+        others = self.kernel.profile_tensors().values()
+        ridge = [self.ridge] if isinstance(self.ridge, Tensor) else []
+        return state_of(*tensors, *ridge, *others, self.kernel.log_lengthscale)
 
     def but(self, **changes: Any) -> SolveOptions:
         """A copy with some options changed."""

@@ -158,6 +158,10 @@ def ladder(dtype: torch.dtype, above: float) -> Iterator[float]:
         rung *= LADDER_FACTOR
 
 
+def solved_again(count: int) -> None:
+    """Called with how many results are solved again in float64; for whoever wants to count them."""
+
+
 def warn_raised(count: int, largest: float) -> None:
     warnings.warn(
         f"{count} {'cell is' if count == 1 else 'cells are'} singular in float64 and solved with a larger ridge, at most "

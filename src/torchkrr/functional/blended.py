@@ -26,6 +26,7 @@ from .._checks import (
     check_tensor,
     check_values,
 )
+from .._empty import with_a_row
 from .._precision import full_precision, working_dtype
 from ..core.local import solve_local
 from ..core.options import Kind, OnSingular, SolveOptions, Trend
@@ -43,6 +44,7 @@ class Blend(NamedTuple):
 
 
 @full_precision
+@with_a_row(5)
 def blended_kernel_ridge(
     query: Tensor,
     centers: Tensor,
@@ -107,6 +109,7 @@ def blended_kernel_ridge(
 
 
 @full_precision
+@with_a_row(4)
 def blended_power_function(
     query: Tensor,
     centers: Tensor,
@@ -259,7 +262,7 @@ def solve_blended(
 def _checked_blend(
     query: Any, centers: Any, anchor_indices: Any, anchor_neighbors: Any, nearest_anchors: Any, last_sets_radius: bool
 ) -> Blend:
-    check_points("query", query)
+    check_points("query", query, maybe_empty=True)
     check_points("centers", centers)
     check_alike(query=query, centers=centers)
     check_same_features("query", query, "centers", centers)

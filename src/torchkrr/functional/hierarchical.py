@@ -20,6 +20,7 @@ from .._checks import (
     check_values,
 )
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
+from .._empty import with_a_row
 from .._precision import full_precision, working_dtype
 from ..core.local import solve_local
 from ..core.options import Kind, OnSingular, SolveOptions, Trend
@@ -30,6 +31,7 @@ from .voronoi import Border, Cells, Local, border_of, checked_cells, local_syste
 
 
 @full_precision
+@with_a_row(5)
 def hierarchical_kernel_ridge(
     query: Tensor,
     centers: Tensor,
@@ -114,6 +116,7 @@ def hierarchical_kernel_ridge(
 
 
 @full_precision
+@with_a_row(4)
 def hierarchical_power_function(
     query: Tensor,
     centers: Tensor,

@@ -22,7 +22,7 @@ from .._checks import (
 )
 from .._native import Backend
 from .._precision import full_precision
-from ..core import local
+from ..core import local, traced
 from ..core.fused import FactorCache
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
@@ -263,7 +263,7 @@ def solve_local(
     `embedded` spares a caller that has embedded query and centers from doing it again; `cache` is of factors, for a caller
     that knows when they are no longer true.
     """
-    check_points("query", query)
+    check_points("query", query, maybe_empty=True)
     check_points("centers", centers)
     if values is None:
         values = centers[:, :0]
@@ -278,10 +278,15 @@ def solve_local(
             "fade=True needs at least two columns of neighbor_indices, got 1: the last one only sets the radius. "
             "Search num_neighbors + 1 neighbors."
         )
-    first, power_squared = local.solve_local(
-        query, centers, values, neighbor_indices.long(), options, kind, embedded=embedded, cache=cache
-    )
-    _explain_non_finite(first, centers, values)
+    indices, state = neighbor_indices.long(), options.state(query, centers, values)
+    if state == "plain":
+        first, power_squared = local.solve_local(
+            query, centers, values, indices, options, kind, embedded=embedded, cache=cache
+        )
+        _explain_non_finite(first, centers, values)
+    else:
+        solve = traced.symbolic_local if state == "symbolic" else traced.transformed_local
+        first, power_squared = solve(query, centers, values, indices, options, kind)
     return first.to(query.dtype), safe_sqrt(power_squared.clamp_min(0)).to(query.dtype)
 
 

@@ -20,7 +20,7 @@ from .._checks import (
 )
 from .._native import Backend, chosen
 from .._precision import full_precision
-from ..core import fused_dense
+from ..core import fused_dense, traced
 from ..core.dense import DenseKind, solve_dense
 from ..core.options import OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
@@ -78,7 +78,8 @@ def kernel_ridge(
     obstacle = fused_dense.obstacle(query, centers, values, kernel, ridge, trend)
     if backend == "torch" or obstacle is not None:  # else they are known to be right
         check_values(values, batched=True)
-    if chosen(backend, obstacle, "solve this"):
+    is_empty = isinstance(query, Tensor) and query.numel() == 0
+    if not is_empty and chosen(backend, obstacle, "solve this"):
         found = fused_dense.mean(query, centers, values, kernel=kernel, ridge=float(ridge))
         if found is not None:
             return found
@@ -229,7 +230,7 @@ def _solve(kind: DenseKind, query: Tensor | None, centers: Tensor, values: Tenso
     check_points("centers", centers, batched=True)
     if query is None:
         query = centers
-    check_points("query", query, batched=True)
+    check_points("query", query, batched=True, maybe_empty=True)
     if values is None:
         values = centers[..., :0]
     check_alike(centers=centers, query=query, values=values)
@@ -240,4 +241,10 @@ def _solve(kind: DenseKind, query: Tensor | None, centers: Tensor, values: Tenso
     check_finite("query", query)
     check_finite("values", values)
     options.check(centers.shape[-2])
-    return solve_dense(kind, query, centers, values, options).to(query.dtype)
+    state = options.state(query, centers, values)
+    if state == "plain":
+        result = solve_dense(kind, query, centers, values, options)
+    else:
+        solve = traced.symbolic_dense if state == "symbolic" else traced.transformed_dense
+        result = solve(kind, query, centers, values, options)
+    return result.to(query.dtype)

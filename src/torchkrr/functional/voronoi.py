@@ -90,7 +90,7 @@ def ridge_rows(ridge: Any, rows: Tensor) -> Any:
 def checked_cells(
     query: Any, centers: Any, coarse_indices: Any, cell_members: Any, query_cells: Any, center_cells: Any
 ) -> Cells:
-    check_points("query", query)
+    check_points("query", query, maybe_empty=True)
     check_points("centers", centers)
     check_alike(query=query, centers=centers)
     check_same_features("query", query, "centers", centers)

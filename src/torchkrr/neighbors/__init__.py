@@ -2,9 +2,10 @@
 
 from .auto import AutoIndex, Choice
 from .base import NeighborIndex, Neighbors
-from .exact import ExactIndex, nearest
+from .exact import ExactIndex
 from .faiss_index import FaissIndex
 from .recall import recall
+from .search import nearest
 from .streamed import StreamedIndex
 
 __all__ = [

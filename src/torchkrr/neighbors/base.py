@@ -101,17 +101,20 @@ class NeighborIndex(ABC):
             - distances and indices: `(Q, M)`
         """
         points = self._built()
-        check_points("query", query)
+        check_points("query", query, maybe_empty=True)
         query = query.detach().to(working_dtype(query.dtype))
         sample = self._sample()
         check_alike(query=query, points=sample)
         check_same_features("query", query, "the index", sample)
-        check_searchable("query", query, among_themselves=False)
         if exclude is not None:
             check_exclude(exclude, query, points.shape[0])
         available = points.shape[0] - (exclude is not None)
         what = "the number of centers" + (" that are not excluded" if exclude is not None else "")
         check_num_neighbors(num_neighbors, available, what=what)
+        if len(query) == 0:
+            nothing = query.new_empty(0, num_neighbors)
+            return Neighbors(nothing, nothing.long())
+        check_searchable("query", query, among_themselves=False)
         with torch.no_grad():
             return self._search(query, num_neighbors, exclude)
 

@@ -18,12 +18,9 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from .._checks import check_alike, check_choice, check_finite, check_points, check_same_features
+from .._checks import check_choice, check_finite
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
 from .._native import Backend, chosen
-from .._precision import full_precision, working_dtype
-from ..errors import InputError
-from ..kernels import Kernel, check_kernel
 from . import fused_search
 from .base import NeighborIndex, Neighbors, rank
 from .selection import smallest, square_root, stable_order
@@ -35,65 +32,6 @@ LARGEST_BLOCK = 1 << 15
 STRIP = 1 << 10
 SMALL_PROBLEM = 1 << 17  # numbers in the differences of all queries with all points
 SORTING = 16  # a sort costs as much as that many numbers for each point
-
-
-@full_precision
-def nearest(
-    query: Tensor,
-    centers: Tensor,
-    num_neighbors: int,
-    *,
-    kernel: Kernel | None = None,
-    exclude_self: bool = False,
-    exclude: Tensor | None = None,
-) -> Tensor:
-    r"""The nearest centers of each query in the metric of the kernel, by exact search.
-
-    Equivalent to
-
-        embed = kernel.embed if kernel is not None else lambda x: x
-        distances = torch.cdist(embed(query), embed(centers))
-        result = distances.sort(dim=1, stable=True).indices[:, :num_neighbors]
-
-    Args:
-        query: points to search for.
-        centers: points to search among.
-        num_neighbors: how many.
-        kernel: whose embedding to search in; `None` searches the points as they are.
-        exclude_self: for `query` equal to `centers` row by row: leave row i out of the neighbors of row i.
-        exclude: one row of `centers` to leave out for each query.
-
-    Shape:
-        - query: `(Q, D)`; centers: `(N, D)`; exclude: `(Q,)`
-        - output: `(Q, M)` int64, nearest first, ties by lowest index
-
-    Example:
-        >>> x = torch.tensor([[0.0], [1.0], [3.0]])
-        >>> nearest(x, x, 1, exclude_self=True).squeeze()
-        tensor([1, 0, 1])
-    """
-    check_points("query", query)
-    check_points("centers", centers)
-    check_alike(query=query, centers=centers)
-    check_same_features("query", query, "centers", centers)
-    check_finite("query", query)
-    check_finite("centers", centers)
-    if kernel is not None:
-        check_kernel(kernel)
-    if exclude_self:
-        if exclude is not None:
-            raise InputError("Give exclude_self or exclude, not both: exclude names the rows that exclude_self implies.")
-        if query.shape != centers.shape or not torch.equal(query, centers):
-            raise InputError(
-                "exclude_self=True needs query equal to centers, row by row. "
-                "For another query set name the row to leave out of each with exclude=."
-            )
-        exclude = torch.arange(len(query), device=query.device)
-    with torch.no_grad():
-        if kernel is not None:
-            dtype = working_dtype(query.dtype)
-            query, centers = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
-        return ExactIndex().build(centers).search(query, num_neighbors, exclude=exclude).indices
 
 
 class Block(NamedTuple):

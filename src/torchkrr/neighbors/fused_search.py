@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .. import _native
 from .._native import NO_MEMORY
+from .._tracing import is_plain
 
 # A pool is cut back to the candidates asked for when it holds so many times as many.
 ROOM = 2
@@ -24,7 +25,7 @@ def obstacle(query: Tensor, points: Tensor) -> str | None:
         return f"it works in float32 and float64, and the points are {query.dtype}"
     if points.shape[0] > LARGEST_ROW:
         return f"it takes at most {LARGEST_ROW:,} points"
-    if not _native.in_memory(query, points):
+    if not is_plain(query, points):
         return NO_MEMORY
     return _native.MISSING if _native.library() is None else None
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .._checks import check_alike, check_count, check_integer, check_same_rows
+from .._empty import with_a_row
 from .._precision import full_precision
 from ..core.expansion import Expansions, Points, Regressors, find_coefficients
 from ..core.options import Kind, OnSingular, SolveOptions, Trend
@@ -167,6 +168,9 @@ def _solve(
     query: Tensor, centers: Tensor, values: Tensor, layer: BlendedKernelRidge, kind: Kind
 ) -> tuple[Tensor, Tensor, Blend]:
     """Mean or weights, power function and blend for rows `(Q, D)`, with gradients."""
+    if not len(query):
+        first, power, blend = _solve(torch.cat((query, centers[:1].detach())), centers, values, layer, kind)
+        return first[:0], power[:0], blend._replace(anchors=blend.anchors[:0], members=blend.members[:0])
     check_query(query, centers, layer.num_neighbors)
     anchors = layer._layout()
     embedded = layer._embed(query), anchors.embedded
@@ -201,6 +205,7 @@ def _regressors(
 
 
 @full_precision
+@with_a_row()
 def _predict(query: Tensor, centers: Tensor, values: Tensor, layer: BlendedKernelRidge) -> Tensor:
     """The mean for rows `(Q, D)`, without gradients, from kept coefficients."""
     check_query(query, centers, layer.num_neighbors)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .. import _native
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from .._precision import working_dtype
+from .._tracing import is_plain
 
 PLAIN = (int, float, str, tuple)
 USUAL = frozenset(vars(nn.Module()))  # what every module has, and no kernel computes with
@@ -97,7 +98,7 @@ def row_hashes(rows: Tensor) -> Tensor:
         kind = torch.int64 if rows.dtype == torch.float64 else torch.int32
         weights = _weights(rows.shape[1], kind, rows.device)
         sums = torch.empty(2, rows.shape[0], dtype=kind, device=rows.device)
-        if rows.is_cpu and rows.dtype in _native.NAMES and _native.library() is not None and _native.in_memory(rows):
+        if rows.is_cpu and rows.dtype in _native.NAMES and _native.library() is not None and is_plain(rows):
             _hash(rows, weights, sums)
             return sums
         for chunk in ranges(len(rows), rows_per_chunk(rows.shape[1] * rows.element_size(), chunk_bytes(rows.device))):

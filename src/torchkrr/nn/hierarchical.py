@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 
 from .._checks import check_alike, check_integer, check_same_rows
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
+from .._empty import with_a_row
 from .._precision import full_precision
 from ..core.expansion import Expansions, Points, Regressors, expand, find_coefficients
 from ..core.options import OnSingular, SolveOptions, Trend
@@ -156,6 +157,7 @@ def _find(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> tup
 
 
 @full_precision
+@with_a_row()
 def _solve(query: Tensor, centers: Tensor, values: Tensor, layer: HierarchicalKernelRidge) -> Tensor:
     """The mean for rows `(Q, D)`, with gradients."""
     embedded, layout, cells = _find(query, centers, layer)
@@ -164,12 +166,14 @@ def _solve(query: Tensor, centers: Tensor, values: Tensor, layer: HierarchicalKe
 
 
 @full_precision
+@with_a_row()
 def _power(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> Tensor:
     _, _, cells = _find(query, centers, layer)
     return power_of_hierarchical(query, centers, cells, **layer._choices())
 
 
 @full_precision
+@with_a_row()
 def _explain(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> tuple[Tensor, Tensor]:
     _, _, cells = _find(query, centers, layer)
     width, parts = cells.members.shape[1], []
@@ -185,6 +189,7 @@ def _explain(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> 
 
 
 @full_precision
+@with_a_row()
 def _predict(query: Tensor, centers: Tensor, values: Tensor, layer: HierarchicalKernelRidge) -> Tensor:
     """The mean for rows `(Q, D)`, without gradients, from kept coefficients."""
     with torch.inference_mode(False), torch.no_grad():

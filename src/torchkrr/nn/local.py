@@ -14,10 +14,10 @@ from .._precision import full_precision
 from ..core.fused import FactorCache
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..distances import is_differentiated
-from ..errors import InputError
+from ..errors import BackendError, InputError
 from ..functional.local import solve_local
 from ..kernels import Kernel
-from ..neighbors import NeighborIndex
+from ..neighbors import AutoIndex, ExactIndex, NeighborIndex, StreamedIndex, nearest
 from ..neighbors.auto import index_from
 from .contents import Contents, contents_of, tensors_of
 from .support import SupportLayer, check_query
@@ -149,6 +149,19 @@ class LocalKernelRidge(SupportLayer):
     def _options(self) -> SolveOptions:
         return SolveOptions(self.kernel, self.ridge, self.trend, self.fade, self.normalize, self.on_singular, self.backend)
 
+    def _is_plain(self, query: Tensor) -> bool:
+        """Whether there are rows, and numbers in them; else nothing is kept, as nothing can be looked at."""
+        return self._options().state(query, self.centers, self.values) == "plain" and len(query) > 0
+
+    def _nearest(self, query: Tensor, count: int) -> Tensor:
+        """Neighbors of queries that are not plain, by a search without an index."""
+        if not isinstance(self.index, (ExactIndex, AutoIndex, StreamedIndex)) and len(query):
+            raise BackendError(
+                f"{type(self.index).__name__} cannot be searched inside torch.func, torch.compile or torch.export. Give the "
+                "layer an ExactIndex there, or find the neighbors outside and call torchkrr.functional.local_kernel_ridge."
+            )
+        return nearest(query, self.centers, count, kernel=self.kernel)
+
     def _solve(self, query: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
         return _solve(self._flat(query), self.centers, self.values, self, kind)
 
@@ -212,6 +225,8 @@ class LocalKernelRidge(SupportLayer):
 @full_precision
 def _neighbors(query: Tensor, centers: Tensor, layer: LocalKernelRidge) -> Tensor:
     check_query(query, centers, layer.num_neighbors)
+    if not layer._is_plain(query):
+        return layer._nearest(query, layer.num_neighbors)
     layer._embedded()  # builds the index, where it has to be
     return layer.index.search(layer._embed(query), layer.num_neighbors).indices
 
@@ -222,9 +237,12 @@ def _solve(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mean or weights, power function and neighbor indices for rows `(Q, D)`."""
     check_query(query, centers, layer.num_neighbors)
-    embedded_query, embedded = layer._embed(query), layer._embedded()
     # With every center a neighbor nothing can leave the list, so there is nothing to fade.
     fade = layer.fade and layer.num_neighbors < layer.num_centers
+    if not layer._is_plain(query):
+        indices = layer._nearest(query, layer.num_neighbors + fade)
+        return *solve_local(query, centers, values, indices, layer._options().but(fade=fade), kind), indices
+    embedded_query, embedded = layer._embed(query), layer._embedded()
     indices = layer.index.search(embedded_query, layer.num_neighbors + fade).indices
 
     def solve(query: Tensor, indices: Tensor, embedded: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
