@@ -10,7 +10,6 @@ has eight digits to spare.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -20,7 +19,7 @@ import pytest
 import scipy.linalg
 import torch
 from tests import reference
-from tests.properties import trust_truth
+from tests.properties import trust_hooks, trust_truth
 from tests.properties.trust_problems import DENSE, FAMILIES, KINDS, Outcome, Problem, ask, draw
 from tests.properties.trust_truth import Cells, Long, Radial, in_many_digits
 
@@ -44,14 +43,6 @@ SURELY_RESOLVED = 1e8  # condition number: eight digits to spare in float64
 MOST_DIGITS, MOST_MEMBERS = 5, 30  # cells per family and kind, and their size, that are worth 150 digits
 HARD_ENOUGH = 30  # silent errors of float32 in every family if the rule is switched off
 HARDEST = ("clusters", "duplicates, conflicting", "near-duplicates")
-
-
-def trust_module() -> Any:
-    """The library's own account of what it solved again; `None` if it keeps none."""
-    try:
-        return importlib.import_module("torchkrr.core.trust")
-    except ModuleNotFoundError:
-        return None
 
 
 @dataclass
@@ -128,7 +119,7 @@ def condition(p: Problem) -> np.ndarray:
     return values[:, -1] / np.maximum(values[:, 0], 1e-300)
 
 
-def judge(p: Problem, counts: Counts, trust: Any) -> None:
+def judge(p: Problem, counts: Counts, caution: bool) -> None:
     parts, warned = ask_fairly(p)
     errors = true_errors(p, parts, counts, ~warned)
     judged = warned | ~np.isnan(errors)
@@ -146,28 +137,28 @@ def judge(p: Problem, counts: Counts, trust: Any) -> None:
         counts.needless += int(needless.sum())
         if needless.any():
             counts.examples.append(f"needless warning about {needless.sum()} cells of {p}")
-    if trust is not None and p.query.dtype == torch.float32:
-        judge_caution(p, counts, trust)
+    if caution and p.query.dtype == torch.float32:
+        judge_caution(p, counts)
 
 
-def ask_plainly(p: Problem, trust: Any) -> tuple[list[np.ndarray], np.ndarray]:
+def ask_plainly(p: Problem) -> tuple[list[np.ndarray], np.ndarray]:
     """Answers with the rule switched off, and which of them float32 gave.
 
     A factorization that fails is solved again in float64 even then. Its answer says nothing about float32.
     """
-    with trust.switched_off(), trust.counting() as counted:
+    with trust_hooks.switched_off(), trust_hooks.counting() as counted:
         parts, warned = ask(p)
     plain = not warned and counted.again == 0
     if plain or p.kind == "leave one out" or len(p) == 1:
         return parts, np.full(len(p), plain)
-    alone = [ask_plainly(p.rows([row]), trust) for row in range(len(p))]
+    alone = [ask_plainly(p.rows([row])) for row in range(len(p))]
     joined = [np.concatenate(part) for part in zip(*(found for found, _ in alone), strict=True)]
     return joined, np.concatenate([plain for _, plain in alone])
 
 
-def judge_caution(p: Problem, counts: Counts, trust: Any) -> None:
+def judge_caution(p: Problem, counts: Counts) -> None:
     """How often float32 that is good enough is solved again, and how often it is wrong when nobody looks."""
-    parts, plain = ask_plainly(p, trust)
+    parts, plain = ask_plainly(p)
     errors = np.where(p.truth.known & plain, p.truth.errors(parts), np.nan)
     counts.plain_wrong += int((errors > SILENT[p.kind]).sum())
     good = np.flatnonzero(errors <= RESOLVABLE)
@@ -177,7 +168,7 @@ def judge_caution(p: Problem, counts: Counts, trust: Any) -> None:
     else:
         calls = [good[i : i + 1] for i in range(len(good))] if p.kind in DENSE else [good] if len(good) else []
         most = len(good)
-    with trust.counting() as counted:
+    with trust_hooks.counting() as counted:
         for rows in calls:
             ask(p.rows(rows))
     again = min(most, int(counted.again))  # a backward may count a cell once more
@@ -187,12 +178,12 @@ def judge_caution(p: Problem, counts: Counts, trust: Any) -> None:
         counts.examples.append(f"solved again without need: {again} of {most} in {p}")
 
 
-def run(family: str, kind: str, share: int, trust: Any) -> Counts:
+def run(family: str, kind: str, share: int, *, caution: bool = True) -> Counts:
     counts = Counts()
     for number in range(4 * share):  # the bound ends a run that would skip everything
         if counts.problems >= share:
             break
-        judge(draw(family, kind, number), counts, trust)
+        judge(draw(family, kind, number), counts, caution)
     return counts
 
 
@@ -207,15 +198,14 @@ def test_there_are_twenty_thousand_problems_or_more():
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_error_is_silent_and_no_caution_needless(family):
-    trust = trust_module()
-    counts = {kind: run(family, kind, share, trust) for kind, share in SHARES.items()}
+    counts = {kind: run(family, kind, share) for kind, share in SHARES.items()}
     found = table(family, counts)
-    print(f"\n{found}" + ("" if trust else "\n(resolvable, again, plain_wrong: not counted, the library has no core.trust)"))
-    complaints = list(_complaints(family, counts, trust))
+    print(f"\n{found}")
+    complaints = list(_complaints(counts))
     assert not complaints, "\n".join([*complaints, found])
 
 
-def _complaints(family: str, counts: dict[str, Counts], trust: Any) -> Iterator[str]:
+def _complaints(counts: dict[str, Counts]) -> Iterator[str]:
     for kind, c in counts.items():
         if c.problems < SHARES[kind]:
             yield f"{kind}: only {c.problems} cells could be judged"
@@ -227,19 +217,16 @@ def _complaints(family: str, counts: dict[str, Counts], trust: Any) -> Iterator[
             yield f"{kind}: {c.again} of {c.resolvable} solved again without need"
         if c.silent or c.needless or c.too_often_again:
             yield from (f"    {example}" for example in c.examples[:5])
-    if trust is not None and sum(c.plain_wrong for c in counts.values()) < HARD_ENOUGH:
+    if sum(c.plain_wrong for c in counts.values()) < HARD_ENOUGH:
         yield "these problems are too easy: hardly any is wrong with the rule switched off"
 
 
 @pytest.mark.slow
 def test_with_the_rule_switched_off_a_quarter_of_three_families_has_a_hundred_silent_errors():
-    trust = trust_module()
-    if trust is None:
-        pytest.skip("the library has no core.trust")
     counts: dict[str, dict[str, Counts]] = {family: {} for family in HARDEST}
-    with trust.switched_off():
+    with trust_hooks.switched_off():
         for family, by_kind in counts.items():
-            by_kind.update({kind: run(family, kind, share // 4, None) for kind, share in SHARES.items()})
+            by_kind.update({kind: run(family, kind, share // 4, caution=False) for kind, share in SHARES.items()})
     print(*(f"\n{table(family, by_kind)}" for family, by_kind in counts.items()))
     assert sum(c.silent for by_kind in counts.values() for c in by_kind.values()) >= 100
 
@@ -257,7 +244,7 @@ def posed(kind: str, kernel: str, lengthscale: float, centers: torch.Tensor, val
 
 def assert_not_silent(p: Problem) -> None:
     counts = Counts()
-    judge(p, counts, None)
+    judge(p, counts, caution=False)
     assert counts.problems == len(p), "the truth must be known here"
     assert not counts.silent, counts.examples
 

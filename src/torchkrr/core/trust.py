@@ -27,8 +27,8 @@ $$ \text{system:}\quad u\sqrt{\|A\|_\infty}\;\|w\|\,\sqrt M\,\|A^{-1}\| \le 10^{
 the first rule for the worst values of size one. A float32 problem whose factor says nothing about how singular the matrix is
 goes to float64 as well if the ridge is so small that the ridge might have to be raised there.
 
-$\|A\|_\infty$ is the largest row sum of the kernel matrix. $\|A^{-1}\|$ is estimated from probes $g$ of random signs, which
-are solved along with the other right-hand sides: $\|A^{-1}g\|^2 / g^\top A^{-1}g$ is a weighted mean of the eigenvalues of
+$\|A\|_\infty$ is the largest row sum of the kernel matrix. $\|A^{-1}\|$ is estimated from random probes $g$, which are
+solved along with the other right-hand sides: $\|A^{-1}g\|^2 / g^\top A^{-1}g$ is a weighted mean of the eigenvalues of
 $A^{-1}$ in which the largest dominate. Errors of distances are not in $\delta A$; close pairs are computed by difference.
 """
 
@@ -47,7 +47,7 @@ from ..errors import RidgeRaisedWarning, SolveError
 
 PROBES = 2  # as in cell.h
 LADDER_FACTOR = 10.0
-MIXER = 0x9E3779B97F4A7C15  # from the golden ratio
+MIXER, WORD = 0x9E3779B97F4A7C15, 0xFFFFFFFFFFFFFFFF  # from the golden ratio; 64 bits
 
 
 class Limits(NamedTuple):
@@ -129,14 +129,18 @@ def judge(evidence: Evidence, rows: Tensor | int, limits: Limits) -> Tensor:
 
 
 @functools.lru_cache(maxsize=64)
-def _signs(rows: int) -> Tensor:
-    numbers = [((row * PROBES + probe + 1) * MIXER) & 0xFFFFFFFFFFFFFFFF for row in range(rows) for probe in range(PROBES)]
-    return torch.tensor([1.0 if (n ^ (n >> 29)) * MIXER >> 40 & 1 else -1.0 for n in numbers]).view(rows, PROBES)
+def _numbers(rows: int) -> Tensor:
+    mixed = [(number * MIXER) & WORD for number in range(1, rows * PROBES + 1)]
+    mixed = [((n ^ (n >> 29)) * MIXER & WORD) >> 40 for n in mixed]  # 24 bits
+    return ((torch.tensor(mixed, dtype=torch.float64) / (1 << 23) - 1) * math.sqrt(3)).view(rows, PROBES)
 
 
 def probes(like: Tensor) -> Tensor:
-    """Vectors of random signs, the same in every call, for matrices `(*, M, M)`; `(M, PROBES)`."""
-    return _signs(like.shape[-1]).to(like)
+    """Vectors of random numbers, the same in every call, for matrices `(*, M, M)`; `(M, PROBES)`.
+
+    Uniform, of variance one. Not signs: two of them are often equal, and then blind to two rows that nearly are.
+    """
+    return _numbers(like.shape[-1]).to(like)
 
 
 def inverse_norm(solved: Tensor, vectors: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ template <class T> class Dense {
             std::fill_n(cell.side(i), cell.width, T(0));
             if (i >= N) continue;
             std::copy_n(from + i * step, C, cell.side(i));
-            for (int64_t p = 0; p < probes; ++p) cell.side(i)[C + p] = T(probe_sign(i, p));
+            for (int64_t p = 0; p < probes; ++p) cell.side(i)[C + p] = T(probe_at(i, p));
         }
         cell.substitute(C + probes);
         cell.back_substitute(C + probes);
@@ -152,7 +152,7 @@ template <class T> class DenseSolver : Dense<T> {
             double square = 0, along = 0;
             for (int64_t i = 0; i < N; ++i) {
                 const double x = cell.solution[i * cell.width + C + p];
-                square += x * x, along += x * probe_sign(i, p);
+                square += x * x, along += x * probe_at(i, p);
             }
             inverse = std::max(inverse, square / along);
         }

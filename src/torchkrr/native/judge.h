@@ -14,10 +14,10 @@ constexpr int64_t PROBES = 2;  // as in trust.py
 constexpr uint64_t MIXER = 0x9E3779B97F4A7C15u;
 enum Limit { MEAN, POWER, WEIGHTS, SYSTEM, DOUBT };
 
-// Random signs, the same in every call and in trust.py.
-inline double probe_sign(int64_t row, int64_t probe) {
+// Random numbers of variance one, the same in every call and in trust.py.
+inline double probe_at(int64_t row, int64_t probe) {
     const uint64_t n = uint64_t(row * PROBES + probe + 1) * MIXER;
-    return ((n ^ (n >> 29)) * MIXER) >> 40 & 1 ? 1.0 : -1.0;
+    return (double(((n ^ (n >> 29)) * MIXER) >> 40) / (1 << 23) - 1) * 1.7320508075688772;
 }
 
 struct Evidence {

@@ -24,7 +24,7 @@ template <class T> class Solver {
     const bool whole;  // all values are right-hand sides, not only the kernel at the queries
     const Radial<T, false> profile;
     const Judge<T> judge;
-    const int64_t probes;    // right-hand sides of random signs
+    const int64_t probes;    // right-hand sides of random numbers
     const int64_t mixtures;  // of outputs, or as many as there are: right-hand sides where `whole` is not
     Cell<T> cell;
     Buffer<T> kernel, inner, sums;
@@ -89,7 +89,7 @@ template <class T> class Solver {
         for (int64_t i = 0; i < M; ++i) {
             T *side = cell.side(i);
             if (task.trend) side[count] = 1;
-            for (int64_t p = 0; p < probes; ++p) side[heads - probes + p] = T(probe_sign(i, p));
+            for (int64_t p = 0; p < probes; ++p) side[heads - probes + p] = T(probe_at(i, p));
             const T *values = at<T>(task.values, members[i] * C);
             if (whole) std::copy_n(values, C, side + heads);
             if (mixtures) mix(values, side + heads);
@@ -128,7 +128,7 @@ template <class T> class Solver {
             shifts[m] = 0;
             for (int64_t c = 0; c < C; ++c) {
                 const double size = size_of(c, low[c], high[c]);
-                const double sign = mixtures == C ? double(m == c) : probe_sign(c, m);
+                const double sign = mixtures == C ? double(m == c) : probe_at(c, m);
                 mixing[m * C + c] = size > 0 ? T(sign / size) : T(0);
                 if (task.trend) shifts[m] += mixing[m * C + c] * (low[c] + high[c]) / 2;
             }
