@@ -157,6 +157,10 @@ def test_a_kernel_shows_its_choices():
     assert repr(kernels.RationalQuadratic(alpha=0.5)) == "RationalQuadratic(lengthscale=1, alpha=0.5)"
 
 
+def test_a_kernel_without_numbers_shows_that():
+    assert repr(kernels.RationalQuadratic(2.0).to("meta")) == "RationalQuadratic(lengthscale=..., alpha=...)"
+
+
 def test_default_kernel_is_exponential_on_standard_mean():
     x, new = torch.randn(30, 4), torch.randn(6, 4)
     embed = transforms.StandardMean().fit(x)

@@ -94,6 +94,14 @@ class OwnLock:
         return OwnLock, ()
 
 
+def shown(number: Tensor) -> str:
+    """A tensor of one in the text of its module; a process may not have it, as on the meta device or in another shard."""
+    try:
+        return f"{float(number.detach()):g}"
+    except RuntimeError:
+        return "..."
+
+
 def with_tensors(module: M, place: Mapping[int, Tensor]) -> M:
     """The same module with other tensors, by the `id` of those it has.
 

@@ -36,7 +36,7 @@ from ._checks import (
 )
 from ._precision import full_precision
 from ._radial import Profile, with_profile
-from ._state import add_dimension, keep_double, register_setting, resize_buffers, without_graph
+from ._state import add_dimension, keep_double, register_setting, resize_buffers, shown, without_graph
 from .distances import squared_distances
 from .errors import BackendError, InputError, InputTypeError, ShapeError
 from .transforms import StandardMean, Transform
@@ -139,9 +139,9 @@ class Kernel(Profile):
         return self.of_squared(squared_distances(self.embed(a), self.embed(b)))
 
     def extra_repr(self) -> str:
-        scale = self.lengthscale.detach()
-        shown = f"{float(scale):g}" if scale.numel() == 1 else f"({len(scale)} features)"
-        return f"lengthscale={shown}" + (", learned" if isinstance(self.log_lengthscale, nn.Parameter) else "")
+        scale = self.lengthscale
+        text = shown(scale) if scale.numel() == 1 else f"({len(scale)} features)"
+        return f"lengthscale={text}" + (", learned" if isinstance(self.log_lengthscale, nn.Parameter) else "")
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         add_dimension(self.settings, state_dict, prefix)
@@ -272,7 +272,7 @@ class RationalQuadratic(_SmoothKernel):
         return self.alpha.to(dtype=distance.dtype, device=distance.device).squeeze(-1)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, alpha={float(self.alpha.detach()):g}"
+        return f"{super().extra_repr()}, alpha={shown(self.alpha)}"
 
 
 class InverseMultiquadric(_SmoothKernel):

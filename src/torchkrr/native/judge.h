@@ -42,7 +42,7 @@ template <class T> struct Judge {
         if (wants(WEIGHTS) && !(ROUNDOFF * e.size * e.spread * e.inverse <= limits[WEIGHTS])) return false;
         if (wants(SYSTEM) && !(ROUNDOFF * e.size * worst * e.inverse <= limits[SYSTEM])) return false;
         if (wants(DOUBT) && !(WIDE * e.size * worst <= system_limit * e.ridge) &&
-            !(ROUNDOFF * e.size * e.size * e.inverse <= limits[DOUBT]))
+            !(ROUNDOFF * e.size * e.inverse <= limits[DOUBT]))
             return false;
         return true;
     }
