@@ -66,7 +66,7 @@ def solve_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor,
 
     def pose(dtype: torch.dtype) -> DenseProblem:
         points = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
-        limits = trust.limits(dtype, "mean" if kind in ("leave_one_out", "norm") else kind, watched=watched)
+        limits = trust.limits(dtype, kind, watched=watched)
         return DenseProblem(*points, values.to(dtype), ridge.to(dtype), kernel, options.trend is not None, limits)
 
     if query.shape[-2] == 0:  # nothing to judge
@@ -338,13 +338,14 @@ def leave_one_out(problem: DenseProblem) -> DenseResult:
     identity = torch.eye(system.matrix.shape[-1], dtype=system.matrix.dtype, device=system.matrix.device)
     inverse, _ = project_trend(system, spd_solve(system, identity))  # (*, N, N)
     diagonal = inverse.diagonal(dim1=-2, dim2=-1)  # (*, N)
-    coefficients = inverse @ problem.values
+    # Not the inverse times the values: columns of two close rows have large entries, and their errors would not cancel.
+    coefficients, _ = project_trend(system, spd_solve(system, problem.values))
     residuals = coefficients / diagonal.unsqueeze(-1)
     with torch.no_grad():
-        lengths = torch.linalg.vector_norm(inverse, dim=-1)  # (*, N): |P_i|
+        lengths = torch.linalg.vector_norm(inverse, dim=-2)  # (*, N): |P_i|, each as it was solved for
         norm = lengths / diagonal
-        # Row i of the inverse, divided by its diagonal, is one, and minus the weights that the others give to center i.
-        spread = trust.spread_of(lengths, inverse, -1)
+        # Column i of the inverse, divided by its diagonal, is one, and minus the weights that the others give to center i.
+        spread = trust.spread_of(lengths, inverse, -2)
         solved = torch.linalg.vector_norm(coefficients, dim=-2, keepdim=True) + residuals.abs() * lengths.unsqueeze(-1)
         sizes = trust.value_sizes(problem.values, problem.trend).unsqueeze(-2)  # (*, 1, C)
         resolved = _judge(problem, system).trusts(norm, spread, trust.worst_ratio(solved, sizes))

@@ -5,12 +5,12 @@ roundoff. To first order a prediction $w^\top y$, $w = A^{-1}k$, $\alpha = A^{-1
 The entries of $\delta A$ are independent in sign, so that $\|\delta A\,\alpha\|$ is about
 $u\sqrt{\|A\|_\infty}\,\|\alpha\|$, and
 
-$$ \text{mean:}\quad u\sqrt{\|A\|_\infty}\;\|w\|\,\|\alpha\| \le 10^{-3}\max|y| $$
+$$ \text{mean:}\quad u\sqrt{\|A\|_\infty}\;\|w\|\,\|\alpha\| \le 3\cdot10^{-3}\max|y| $$
 
 for each output. The same argument serves what is computed besides the mean:
 
 - the squared power function is one minus the prediction of $k$, whose $\alpha$ is $w$:
-  $u\sqrt{\|A\|_\infty}\,\|w\|^2 \le 10^{-4}$, an error of 0.01 at most in the power function;
+  $u\sqrt{\|A\|_\infty}\,\|w\|^2 \le 3\cdot10^{-4}$, an error of 0.017 at most in the power function;
 - weights move by $A^{-1}\delta A\,w$, gradients by as much of themselves:
   $u\sqrt{\|A\|_\infty}\,\|A^{-1}\|\,\|w\| \le 10^{-2}\max|w|$ for weights;
 - leave-one-out divides $\alpha_i$ by $P_{ii}$, $P = A^{-1}$. Both have errors, $u\sqrt{\|A\|_\infty}\|P_i\|\|\alpha\|$ and
@@ -64,7 +64,8 @@ class Limits(NamedTuple):
         return any(limit < math.inf for limit in self)
 
 
-TRUSTED = Limits(mean=1e-3, power=1e-4, weights=1e-2, system=1e-2, doubt=0.2)
+TRUSTED = Limits(mean=3e-3, power=3e-4, weights=1e-2, system=1e-2, doubt=0.2)
+GRADIENT = 2.0  # times the limit of weights: a gradient is a step to take, not a result
 
 
 def limits(dtype: torch.dtype, kind: str, *, watched: bool = False) -> Limits:
@@ -73,10 +74,10 @@ def limits(dtype: torch.dtype, kind: str, *, watched: bool = False) -> Limits:
         return Limits(system=TRUSTED.system)
     if kind == "coefficients":  # they serve queries not yet known, and values of any kind
         return Limits(weights=TRUSTED.weights, doubt=TRUSTED.doubt)
-    found = Limits(power=TRUSTED.power, doubt=TRUSTED.doubt)
-    if kind in ("mean", "path"):
-        found = found._replace(mean=TRUSTED.mean)
-    return found._replace(weights=TRUSTED.weights) if kind == "weights" or watched else found
+    weights = TRUSTED.weights if kind == "weights" else GRADIENT * TRUSTED.weights if watched else math.inf
+    mean = TRUSTED.mean if kind in ("mean", "path", "leave_one_out", "norm") else math.inf
+    power = TRUSTED.power if kind in ("mean", "path", "weights", "power") else math.inf
+    return Limits(mean, power, weights, doubt=TRUSTED.doubt)
 
 
 def roundoff(dtype: torch.dtype) -> float:
