@@ -37,5 +37,21 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep `function` outside `torch.compile`, as one graph break: what happens inside depends on the data."""
+    disabled: list[Callable[P, R]] = []
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        # Decorating with torch.compiler.disable would import the compiler, a second and a half, for everybody.
+        if not torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))
+        return disabled[0](*args, **kwargs)
+
+    return wrapped
+
+
 def _widen(value: Any) -> Any:
     return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value

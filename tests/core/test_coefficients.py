@@ -10,26 +10,18 @@ import torch
 from tests import reference
 from tests.problems import random_points
 from torch import Tensor
-from torchkrr.core.unresolved import solve_cells
 
 from torchkrr import kernels
+from torchkrr.core.local import solve_local
+from torchkrr.core.options import SolveOptions
 from torchkrr.errors import RidgeRaisedWarning
 
 
 def solve(query: Tensor, centers: Tensor, values: Tensor, indices: Tensor, ridge: Tensor, **choices: object) -> Tensor:
-    choices = {"kind": "coefficients", "trend": False, **choices}
-    return solve_cells(
-        query,
-        centers,
-        values,
-        indices,
-        kernel=kernels.Exponential(),
-        ridge=ridge,
-        fade=False,
-        normalize=False,
-        on_singular="warn",
-        **choices,
-    )[0]
+    kind, trend = choices.get("kind", "coefficients"), choices.get("trend", False)
+    options = SolveOptions(kernels.Exponential(), ridge, "constant" if trend else None)
+    least = indices.shape[1] ** 0.5 if kind == "coefficients" else 0.0
+    return solve_local(query, centers, values, indices, options, kind, least_norm=least)[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -6,7 +6,7 @@ import torch
 from torchkrr import kernels
 from torchkrr.core import cells
 from torchkrr.core.cells import CellOptions
-from torchkrr.core.local import _LocalSolve, local_solve
+from torchkrr.core.local import _LocalSolve, solve_embedded
 
 SHAPES = {"mean": (6, 2), "weights": (6, 9), "path": (6, 9, 2), "coefficients": (6, 10, 2)}
 
@@ -41,7 +41,7 @@ def test_gradients_need_no_numbers(fade):
     query, centers, values, ridge, indices = problem("meta")
     leaves = [tensor.requires_grad_() for tensor in (query, centers, values, ridge)]
     options = CellOptions(kernels.Matern32(1.5).to("meta"), True, fade=fade, backend="torch")
-    found = local_solve(*leaves[:3], indices, leaves[3], options, "mean")
+    found = solve_embedded(*leaves[:3], indices, leaves[3], options, "mean")
     gradients = torch.autograd.grad(found.first.sum() + found.power_squared.sum(), leaves)
     assert [gradient.shape for gradient in gradients] == [leaf.shape for leaf in leaves]
 
@@ -56,7 +56,7 @@ def test_what_accelerators_run_gives_the_same(kind, dtype, monkeypatch):
         query, centers, values, ridge, indices = problem(dtype=dtype)
         leaves = [tensor.requires_grad_() for tensor in (query, centers, values, ridge)]
         options = CellOptions(kernels.Matern32(1.5), True, backend="torch")
-        found = local_solve(*leaves[:3], indices, leaves[3], options, kind)
+        found = solve_embedded(*leaves[:3], indices, leaves[3], options, kind)
         loss = found.first.square().sum() + found.power_squared.sum()
         results.append(
             (found.first, found.power_squared, *torch.autograd.grad(loss, leaves, materialize_grads=True, allow_unused=True))

@@ -19,7 +19,7 @@ from torchkrr import _native, kernels
 from torchkrr import functional as F
 from torchkrr.core import sharing
 from torchkrr.core.cells import CellOptions
-from torchkrr.core.local import local_solve
+from torchkrr.core.local import solve_embedded
 from torchkrr.errors import BackendError, RidgeRaisedWarning
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -58,7 +58,7 @@ def everything(backend, shape, dtype, kernel, kind, trend, ridge=1e-2):
     query, centers, values, indices = problem(shape, dtype)
     leaves = [tensor.requires_grad_() for tensor in (query, centers, values, torch.tensor(ridge, dtype=dtype))]
     options = CellOptions(kernel, trend, backend=backend)
-    found = local_solve(*leaves[:3], indices, leaves[3], options, kind)
+    found = solve_embedded(*leaves[:3], indices, leaves[3], options, kind)
     assert bool(found.resolved.all())
     weights = torch.cos(torch.arange(found.first.numel(), dtype=dtype)).view_as(found.first)
     # Not exactly the sum: a gradient that is the same for all queries would hide a permutation of them.
@@ -133,7 +133,7 @@ def test_gradient_of_one_input_alone(which):
     query, centers, values, indices = problem(*arguments[:2])
     leaves = [query, centers, values, torch.tensor(1e-2, dtype=torch.float64)]
     leaves[which].requires_grad_()
-    found = local_solve(*leaves[:3], indices, leaves[3], CellOptions(arguments[2], backend="fused"), "mean")
+    found = solve_embedded(*leaves[:3], indices, leaves[3], CellOptions(arguments[2], backend="fused"), "mean")
     weights = torch.cos(torch.arange(found.first.numel(), dtype=torch.float64)).view_as(found.first)
     loss = (found.first * weights).sum() + (found.power_squared * torch.linspace(0.5, 1.5, NUM_QUERIES).double()).sum()
     torch.testing.assert_close(torch.autograd.grad(loss, leaves[which])[0], expected)
@@ -148,7 +148,7 @@ def test_ridges_of_cells_and_neighbors(ridges):
     found = {}
     for backend in ("fused", "torch"):
         leaf = ridge.clone().requires_grad_()
-        mean = local_solve(
+        mean = solve_embedded(
             query, centers, values, indices, leaf, CellOptions(kernels.Exponential(2.0), backend=backend), "mean"
         ).first
         found[backend] = mean.detach(), torch.autograd.grad(mean.square().sum(), leaf)[0]
@@ -184,7 +184,7 @@ def test_same_judgement_of_hard_cells(dtype):
     values = torch.randn(cells * members, 1, generator=generator, dtype=torch.float64).to(dtype)
     indices = torch.arange(cells * members).view(cells, members)
     found = {
-        backend: local_solve(
+        backend: solve_embedded(
             query,
             centers,
             values,
@@ -214,9 +214,9 @@ def test_same_judgement_of_hard_cells(dtype):
 def test_a_cell_without_numbers_spoils_no_other():
     query, centers, values, indices = problem((9, 3, 2), torch.float32)
     options, ridge = CellOptions(kernels.Exponential(2.0), backend="fused"), torch.tensor(1e-2)
-    expected = local_solve(query, centers, values, indices, ridge, options, "mean")
+    expected = solve_embedded(query, centers, values, indices, ridge, options, "mean")
     centers[int(indices[3, 4])] = torch.nan
-    found = local_solve(query, centers, values, indices, ridge, options, "mean")
+    found = solve_embedded(query, centers, values, indices, ridge, options, "mean")
     struck = (indices == indices[3, 4]).any(1)
     assert not bool(found.resolved[struck].any())
     assert torch.equal(found.first[~struck], expected.first[~struck])

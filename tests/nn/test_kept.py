@@ -24,7 +24,7 @@ from torch import Tensor
 
 from torchkrr import functional as F
 from torchkrr import kernels, neighbors, nn
-from torchkrr.core import unresolved
+from torchkrr.core import local
 from torchkrr.errors import RidgeRaisedWarning, SolveError
 
 CHOICES = {
@@ -41,13 +41,13 @@ CHOICES = {
 def solved(monkeypatch) -> list[int]:
     """How many local systems each solve had."""
     counts: list[int] = []
-    plain = unresolved.local_solve
+    plain = local.solve_embedded
 
     def counting(*arguments):
         counts.append(len(arguments[0]))
         return plain(*arguments)
 
-    monkeypatch.setattr(unresolved, "local_solve", counting)
+    monkeypatch.setattr(local, "solve_embedded", counting)
     return counts
 
 

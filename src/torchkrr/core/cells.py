@@ -48,6 +48,7 @@ class Neighborhoods(NamedTuple):
     offsets: Tensor  # (q, M, E), or (q, M + 1, E) with fade: the last row only sets the radius
     cross_squared: Tensor  # (q, M) or (q, M + 1): squared distances to the query, by difference
     taper: Tensor | None  # (q, M), with fade only
+    points: Tensor  # as the offsets, but where they are
     scale: Tensor | None = None  # (q,), with normalize only: offsets and distances were divided by it
 
     @property
@@ -77,7 +78,7 @@ def gather(query: Tensor, centers: Tensor, indices: Tensor, options: CellOptions
     if options.scale is not None:
         lengthscale = options.scale.exp().to(query.dtype)
         members, query = members / lengthscale, query / lengthscale
-    offsets = members - query.unsqueeze(1)  # (q, M, E)
+    points, offsets = members, members - query.unsqueeze(1)  # (q, M, E)
     cross_squared = offsets.square().sum(-1)  # (q, M)
     scale = None
     if options.normalize:
@@ -87,7 +88,7 @@ def gather(query: Tensor, centers: Tensor, indices: Tensor, options: CellOptions
         offsets = offsets / scale[:, None, None]
         cross_squared = offsets.square().sum(-1)
     taper = smooth_taper(safe_sqrt(cross_squared)) if options.fade else None
-    return Neighborhoods(offsets, cross_squared, taper, scale)
+    return Neighborhoods(offsets, cross_squared, taper, points, scale)
 
 
 def recentered(neighborhoods: Neighborhoods) -> tuple[Tensor, Tensor]:
@@ -140,8 +141,7 @@ def recompute_close_pairs(pairs: Tensor, sums: Tensor, members: Tensor) -> None:
 
 
 def assemble(neighborhoods: Neighborhoods, ridge: Tensor, options: CellOptions) -> LocalSystem:
-    members = neighborhoods.members
-    pairs = squared_distances(members, members) if options.differentiable else pair_squared(*recentered(neighborhoods))
+    pairs = _pairs(neighborhoods) if options.differentiable else pair_squared(*recentered(neighborhoods))
     gram = options.kernel.of_squared(pairs)  # (q, M, M)
     cross = options.kernel.of_squared(neighborhoods.member_squared)  # (q, M)
     taper = neighborhoods.taper
@@ -155,6 +155,13 @@ def assemble(neighborhoods: Neighborhoods, ridge: Tensor, options: CellOptions) 
     resolved = taper_is_resolved(neighborhoods.cross_squared.detach().sqrt())
     outer = outer_taper(taper, options)
     return LocalSystem(matrix, taper * cross, cross, gram, taper, outer, resolved, trust.size_of(gram))
+
+
+def _pairs(neighborhoods: Neighborhoods) -> Tensor:
+    """As `pair_squared`, with derivatives. Of the points: offsets would make it depend on the query, by rounding alone."""
+    points = neighborhoods.points if neighborhoods.taper is None else neighborhoods.points[:, :-1]
+    squared = squared_distances(points, points)
+    return squared if neighborhoods.scale is None else squared / neighborhoods.scale.square()[:, None, None]
 
 
 def taper_is_resolved(distance: Tensor) -> Tensor:

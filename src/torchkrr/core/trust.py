@@ -5,7 +5,7 @@ roundoff. To first order a prediction $w^\top y$, $w = A^{-1}k$, $\alpha = A^{-1
 The entries of $\delta A$ are independent in sign, so that $\|\delta A\,\alpha\|$ is about
 $u\sqrt{\|A\|_\infty}\,\|\alpha\|$, and
 
-$$ \text{mean:}\quad u\sqrt{\|A\|_\infty}\;\|w\|\,\|\alpha\| \le 3\cdot10^{-3}\max|y| $$
+$$ \text{mean:}\quad u\sqrt{\|A\|_\infty}\;\|w\|\,\|\alpha\| \le 10^{-3}\max|y| $$
 
 for each output. The same argument serves what is computed besides the mean:
 
@@ -64,7 +64,7 @@ class Limits(NamedTuple):
         return any(limit < math.inf for limit in self)
 
 
-TRUSTED = Limits(mean=3e-3, power=3e-4, weights=1e-2, system=1e-2, doubt=0.2)
+TRUSTED = Limits(mean=1e-3, power=3e-4, weights=1e-2, system=1e-2, doubt=0.2)
 GRADIENT = 2.0  # times the limit of weights: a gradient is a step to take, not a result
 
 

@@ -196,9 +196,7 @@ def solve_hierarchical(
     )
     at_query, at_used = fitted.split((len(query), len(local.used)))
     rest = (values.index_select(0, local.used) - at_used) / local.bumps
-    # What is left of the values may be mere rounding: its size is that of the values.
-    value_scale = values.detach().index_select(0, local.used).abs().amax(0)
-    correction = _solve_local(query, centers, rest, embedded, local, kind="mean", value_scale=value_scale, **choices)
+    correction = _solve_local(query, centers, rest, embedded, local, kind="mean", **choices)
     result: Tensor = (at_query + local.bump * correction).to(query.dtype)
     if not bool(torch.isfinite(result.detach().sum())):
         check_finite("values", values)
@@ -285,7 +283,6 @@ def _solve_local(
     kernel: Kernel,
     on_singular: OnSingular,
     kind: Kind,
-    value_scale: Tensor | None = None,
 ) -> Tensor:
     # B (BKB + (1 + lambda) I - B^2)^-1 = (K + R)^-1 B^-1, R the ridge (1 + lambda) / b^2 - 1 of each center: the solver
     # there is, for values divided by their bumps.
@@ -297,7 +294,6 @@ def _solve_local(
         SolveOptions(kernel, local.ridge, on_singular=on_singular),
         kind,
         embedded=(embedded[0], embedded[1].index_select(0, local.used)),
-        value_scale=value_scale,
         least_norm=math.sqrt(local.members.shape[1]),  # as for coefficients that are kept
     )
     return first

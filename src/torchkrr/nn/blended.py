@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._checks import check_alike, check_count, check_integer, check_same_rows
 from .._empty import with_a_row
-from .._precision import full_precision
+from .._precision import full_precision, uncompiled
 from ..core.expansion import Expansions, Points, Regressors, find_coefficients
 from ..core.options import Kind, OnSingular, SolveOptions, Trend
 from ..distances import squared_distances_to
@@ -163,6 +163,7 @@ def _find(query: Tensor, anchors: _Anchors, layer: BlendedKernelRidge) -> tuple[
     return blended, near
 
 
+@uncompiled
 @full_precision
 def _solve(
     query: Tensor, centers: Tensor, values: Tensor, layer: BlendedKernelRidge, kind: Kind
@@ -204,6 +205,7 @@ def _regressors(
     )
 
 
+@uncompiled
 @full_precision
 @with_a_row()
 def _predict(query: Tensor, centers: Tensor, values: Tensor, layer: BlendedKernelRidge) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from .._checks import check_alike, check_integer, check_same_rows
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._empty import with_a_row
-from .._precision import full_precision
+from .._precision import full_precision, uncompiled
 from ..core.expansion import Expansions, Points, Regressors, expand, find_coefficients
 from ..core.options import OnSingular, SolveOptions, Trend
 from ..errors import InputError
@@ -156,6 +156,7 @@ def _find(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> tup
     return embedded, layout, layout.cells._replace(of_query=nearest)
 
 
+@uncompiled
 @full_precision
 @with_a_row()
 def _solve(query: Tensor, centers: Tensor, values: Tensor, layer: HierarchicalKernelRidge) -> Tensor:
@@ -165,6 +166,7 @@ def _solve(query: Tensor, centers: Tensor, values: Tensor, layer: HierarchicalKe
     return solve_hierarchical(query, centers, values, cells, embedded=both, border=layout.border, **layer._choices())
 
 
+@uncompiled
 @full_precision
 @with_a_row()
 def _power(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> Tensor:
@@ -172,6 +174,7 @@ def _power(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> Te
     return power_of_hierarchical(query, centers, cells, **layer._choices())
 
 
+@uncompiled
 @full_precision
 @with_a_row()
 def _explain(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> tuple[Tensor, Tensor]:
@@ -188,6 +191,7 @@ def _explain(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> 
     return indices, weights
 
 
+@uncompiled
 @full_precision
 @with_a_row()
 def _predict(query: Tensor, centers: Tensor, values: Tensor, layer: HierarchicalKernelRidge) -> Tensor:

@@ -5,10 +5,10 @@ import warnings
 
 import pytest
 import torch
-from torchkrr.core.unresolved import ladder
 
 from torchkrr import functional as F
 from torchkrr import kernels, neighbors, nn
+from torchkrr.core.trust import ladder
 from torchkrr.errors import RidgeRaisedWarning, SolveError
 
 EXPONENTIAL = kernels.Exponential()
