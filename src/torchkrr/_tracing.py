@@ -27,7 +27,7 @@ def _no_numbers() -> bool:
 def state_of(*tensors: Tensor) -> State:
     if _no_numbers():
         return "symbolic"
-    if torch.jit.is_tracing():
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]
         raise BackendError(
             "torch.jit.trace cannot follow torchkrr: neighbors and solvers depend on the numbers, which it would record as "
             "constants. Use torch.export.export, or torch.compile."

@@ -40,7 +40,13 @@ SILENT = dict.fromkeys(KINDS, 1e-2) | {"gradient": 5e-2}
 RESOLVABLE = 1e-4  # plain float32 answers this well
 AGAIN = 20  # at most one in so many of the resolvable of a family is solved again
 # Rounding of kernel values is alike in rows that are alike, so that errors cancel which the rule, blind to that, adds up.
-AGAIN_WHERE_ROWS_ARE_ALIKE = {"Chebyshev": 15, "clusters": 12, "near-duplicates": 10, "duplicates, conflicting": 4}
+AGAIN_WHERE_ROWS_ARE_ALIKE = {
+    "Chebyshev": 14,
+    "clusters": 12,
+    "near-duplicates": 11,
+    "duplicates, equal": 18,
+    "duplicates, conflicting": 4,
+}
 SURELY_RESOLVED = 1e8  # condition number: eight digits to spare in float64
 MOST_DIGITS, MOST_MEMBERS = 5, 30  # cells per family and kind, and their size, that are worth 150 digits
 HARD_ENOUGH = 30  # silent errors of float32 in every family if the rule is switched off

@@ -290,8 +290,8 @@ def _evaluate(
         white = whiten_path(solution, local_values)
         good = path_resolved(solution, white, local_values, ridge, options.limits, options.value_scale)
         return *path(white), good, *nothing
-    choices = {"scale": options.value_scale, "least_norm": options.least_norm}
-    good = resolved(solution, local_values, ridge, options.limits, **choices)
+    scale, least_norm = options.value_scale, options.least_norm
+    good = resolved(solution, local_values, ridge, options.limits, scale=scale, least_norm=least_norm)
     if kind == "mean" and watched:
         saved = keep(solution, local_values, good)
         return predict(solution.weights, local_values), solution.power_squared, good, *saved
@@ -408,7 +408,7 @@ def _by_autograd(
             rows = (query[chunk], centers, values, _rows(ridge, chunk), indices[chunk])
             return plain_solve(*rows, bound, kind, sound[chunk])
 
-        _, pull = torch.func.vjp(outputs, *(everything[i] for i in wanted))
+        _, pull = torch.func.vjp(outputs, *(everything[i] for i in wanted))  # type: ignore[misc]
         for i, part in zip(wanted, pull(tuple(grad[chunk] for grad in arriving)), strict=True):
             totals[i] = _add(totals[i], part)
     return totals

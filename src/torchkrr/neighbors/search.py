@@ -119,10 +119,9 @@ class _Nearest(torch.autograd.Function):
         info: Any, in_dims: tuple[Any, ...], query: Tensor, centers: Tensor, num_neighbors: int, exclude: Tensor | None
     ) -> tuple[Tensor, int]:
         batch = info.batch_size
-        query, centers, exclude = (
-            x if x is None or at is None else x.movedim(at, 0)
-            for x, at in ((query, in_dims[0]), (centers, in_dims[1]), (exclude, in_dims[3]))
-        )
+        query = query if in_dims[0] is None else query.movedim(in_dims[0], 0)
+        centers = centers if in_dims[1] is None else centers.movedim(in_dims[1], 0)
+        exclude = exclude if exclude is None or in_dims[3] is None else exclude.movedim(in_dims[3], 0)
         if in_dims[1] is None and in_dims[0] is not None:  # the same centers: all queries at once
             rows = None
             if exclude is not None:
