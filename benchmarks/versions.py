@@ -10,6 +10,7 @@ a smooth function with noise. Writes `versions.md` and `versions.jsonl`.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import pathlib
