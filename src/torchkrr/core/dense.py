@@ -7,7 +7,7 @@ of the data is solved again in float64, and what is singular even there with a l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -186,19 +186,41 @@ def spd_solve(system: DenseSystem, rhs: Tensor) -> Tensor:
 
 def assemble(problem: DenseProblem) -> DenseSystem:
     gram = problem.kernel.of_squared(squared_distances(problem.centers, problem.centers))  # (*, N, N)
-    diagonal = gram.diagonal(dim1=-2, dim2=-1) + problem.ridge
-    matrix = torch.diagonal_scatter(gram, diagonal, dim1=-2, dim2=-1)
-    factor = cholesky(matrix.detach())
+    system = factored(gram, problem.ridge)
     # A harmless stand-in keeps the gradients of the problems around it finite; the failed one stays marked.
-    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    matrix = torch.where(factor.sound[..., None, None], matrix, identity)
-    factor = factor._replace(upper=torch.where(factor.sound[..., None, None], factor.upper, identity))
-    system = DenseSystem(matrix, factor, trust.size_of(gram), None, None)
-    if not problem.trend:
-        return system
-    ones = matrix.new_ones(*matrix.shape[:-1], 1)
-    trend = spd_solve(system, ones)  # (*, N, 1)
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    sound = system.factor.sound[..., None, None]
+    factor = system.factor._replace(upper=torch.where(sound, system.factor.upper, identity))
+    system = system._replace(matrix=torch.where(sound, system.matrix, identity), factor=factor)
+    return with_trend(system) if problem.trend else system
+
+
+def factored(gram: Tensor, ridge: Tensor) -> DenseSystem:
+    """The system of a kernel matrix `(*, N, N)`, without a trend; ridge `()`, `(N,)` or `(*, N)`."""
+    diagonal = gram.diagonal(dim1=-2, dim2=-1) + ridge
+    matrix = torch.diagonal_scatter(gram, diagonal, dim1=-2, dim2=-1)
+    return DenseSystem(matrix, cholesky(matrix.detach()), trust.size_of(gram), None, None)
+
+
+def with_trend(system: DenseSystem) -> DenseSystem:
+    trend = spd_solve(system, system.matrix.new_ones(*system.matrix.shape[:-1], 1))  # (*, N, 1)
     return system._replace(trend=trend, total=trend.sum(-2, keepdim=True))
+
+
+@torch.no_grad()
+def serves_any_query(system: DenseSystem) -> Tensor:
+    r"""Whether float64 systems follow the rule of systems for queries not yet known, `(*,)` bool.
+
+    The norms of their weights are taken to be $\sqrt N$, as for local coefficients that are kept.
+    """
+    rows = system.matrix.shape[-1]
+    vectors = trust.probes(system.matrix)
+    inverse = trust.inverse_norm(spd_solve(system, vectors), vectors)
+    norm = torch.full_like(system.size, math.sqrt(rows))
+    evidence = Evidence(
+        system.size, norm, norm, torch.zeros_like(norm), inverse=inverse
+    )  # the rule of systems asks no ridge
+    return system.factor.sound & trust.judge(evidence, rows, trust.limits(torch.float64, "mean"))
 
 
 def cross_kernel(problem: DenseProblem, query: Tensor) -> Tensor:
@@ -321,27 +343,52 @@ def power_squared(problem: DenseProblem) -> DenseResult:
     for chunk in _query_chunks(problem):
         cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
         found = weights_for(system, cross)
-        explained = (cross * found.plain).sum(-2)
-        # The norm of U^-T k is the same number with less rounding; the gradient is that of the formula.
-        accurate = whiten(system.factor, cross.detach()).square().sum(-2)
-        part = 1 - (explained + (accurate - explained).detach())
-        if system.total is not None:
-            part = part + (1 - found.plain.sum(-2)).square() / system.total.squeeze(-1)
-        results.append(part)
+        results.append(power_for(system, cross, found))
         masks.append(judge.trusts(found.norm, found.spread))
     return DenseResult(torch.cat(results, dim=-1), torch.cat(masks, dim=-1))
 
 
-def leave_one_out(problem: DenseProblem) -> DenseResult:
-    r"""Predictions `(*, N, C)` at each center from the others: $y_i - [Py]_i/P_{ii}$, $P = A^{-1}$ or its projection."""
-    system = assemble(problem)
-    identity = torch.eye(system.matrix.shape[-1], dtype=system.matrix.dtype, device=system.matrix.device)
-    inverse, _ = project_trend(system, spd_solve(system, identity))  # (*, N, N)
-    diagonal = inverse.diagonal(dim1=-2, dim2=-1)  # (*, N)
+def power_for(system: DenseSystem, cross: Tensor, found: DenseWeights) -> Tensor:
+    """Squared power function `(*, q)` for the columns of `cross` `(*, N, q)` and the weights found for them."""
+    explained = (cross * found.plain).sum(-2)
+    # The norm of U^-T k is the same number with less rounding; the gradient is that of the formula.
+    accurate = whiten(system.factor, cross.detach()).square().sum(-2)
+    power = 1 - (explained + (accurate - explained).detach())
+    if system.total is None:
+        return power
+    return power + (1 - found.plain.sum(-2)).square() / system.total.squeeze(-1)
+
+
+class DenseLeftOut(NamedTuple):
+    residuals: Tensor  # (*, N, C): of each center, predicted from the others
+    coefficients: Tensor  # (*, N, C): P y
+    diagonal: Tensor  # (*, N): of P; one over it is the variance of a center that is left out, with its ridge
+
+
+def inverse_of(system: DenseSystem) -> Tensor:
+    """`(*, N, N)`, without the trend."""
+    if is_differentiated(system.matrix):
+        return spd_solve(system, torch.eye(system.matrix.shape[-1], dtype=system.matrix.dtype, device=system.matrix.device))
+    return torch.cholesky_inverse(system.factor.upper, upper=True)  # a third of the price
+
+
+def left_out_of(system: DenseSystem, values: Tensor, inverse: Tensor) -> DenseLeftOut:
+    r"""Leave-one-out of values `(*, N, C)`: $r_i = [Py]_i/P_{ii}$, $P$ the inverse or its projection."""
+    diagonal = inverse.diagonal(dim1=-2, dim2=-1)
+    if system.trend is not None and system.total is not None:
+        diagonal = diagonal - (system.trend.square() / system.total).squeeze(-1)
     # Not the inverse times the values: columns of two close rows have large entries, and their errors would not cancel.
-    coefficients, _ = project_trend(system, spd_solve(system, problem.values))
-    residuals = coefficients / diagonal.unsqueeze(-1)
+    coefficients, _ = project_trend(system, spd_solve(system, values))
+    return DenseLeftOut(coefficients / diagonal.unsqueeze(-1), coefficients, diagonal)
+
+
+def leave_one_out(problem: DenseProblem) -> DenseResult:
+    """Predictions `(*, N, C)` at each center from the others."""
+    system = assemble(problem)
+    inverse = inverse_of(system)
+    residuals, coefficients, diagonal = left_out_of(system, problem.values, inverse)
     with torch.no_grad():
+        inverse, _ = project_trend(system, inverse)
         lengths = torch.linalg.vector_norm(inverse, dim=-2)  # (*, N): |P_i|, each as it was solved for
         norm = lengths / diagonal
         # Column i of the inverse, divided by its diagonal, is one, and minus the weights that the others give to center i.
@@ -377,6 +424,73 @@ EVALUATE: dict[DenseKind, Callable[[DenseProblem], DenseResult]] = {
     "leave_one_out": leave_one_out,
     "norm": norm_squared,
 }
+
+
+class DenseRegressor:
+    """One Gram matrix, factored once and kept for queries not yet known.
+
+    In float64 whatever the dtype of the points, and with the least ridge that resolves the system for any values.
+    """
+
+    @torch.no_grad()
+    def __init__(self, centers: Tensor, values: Tensor, options: SolveOptions) -> None:
+        points, ridge = options.kernel.embed(centers.double()), options.ridge_tensor(centers.device)
+        problem = DenseProblem(points[:0], points, values.double(), ridge, options.kernel, options.trend is not None)
+        self.problem, system = _raised(problem, options)
+        self.system = system._replace(matrix=system.factor.upper)  # only its shape is asked for from here on
+        self.coefficients, self.constant = project_trend(self.system, spd_solve(self.system, self.problem.values))
+
+    @torch.no_grad()
+    def predict(self, query: Tensor) -> Tensor:
+        """`(Q, D)` to `(Q, C)`."""
+        return torch.cat([self._mean(cross) for cross in self._cross(query)])
+
+    @torch.no_grad()
+    def predict_with_power(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Predictions `(Q, C)` and the squared power function `(Q,)`."""
+        parts = [
+            (self._mean(cross), power_for(self.system, cross, weights_for(self.system, cross)))
+            for cross in self._cross(query)
+        ]
+        means, powers = zip(*parts, strict=True)
+        return torch.cat(means), torch.cat(powers)
+
+    @torch.no_grad()
+    def weights(self, query: Tensor) -> Tensor:
+        """`(Q, N)`."""
+        return torch.cat([weights_for(self.system, cross).weights.mT for cross in self._cross(query)])
+
+    @torch.no_grad()
+    def leave_one_out(self) -> tuple[Tensor, Tensor]:
+        """Predictions of each center from the others `(N, C)`, and the diagonal of the (projected) inverse `(N,)`."""
+        found = left_out_of(self.system, self.problem.values, inverse_of(self.system))
+        return self.problem.values - found.residuals, found.diagonal
+
+    def _mean(self, cross: Tensor) -> Tensor:
+        part = cross.mT @ self.coefficients
+        return part if self.constant is None else part + self.constant
+
+    def _cross(self, query: Tensor) -> Iterator[Tensor]:
+        """`(N, q)` for some queries after others."""
+        problem = self.problem._replace(query=self.problem.kernel.embed(query.double()))
+        for chunk in _query_chunks(problem):
+            yield cross_kernel(problem, problem.query[chunk])
+
+
+def _raised(problem: DenseProblem, options: SolveOptions) -> tuple[DenseProblem, DenseSystem]:
+    """One float64 problem with the least ridge that serves any query, and its system."""
+    system = assemble(problem)
+    if bool(serves_any_query(system)):
+        return problem, system
+    if options.on_singular == "raise":
+        raise trust.singular_error("A Gram matrix", f"N={problem.centers.shape[-2]}", problem.ridge, "")
+    for rung in trust.ladder(torch.float64, float(problem.ridge.min())):
+        higher = problem._replace(ridge=problem.ridge.clamp_min(rung))
+        system = assemble(higher)
+        if bool(serves_any_query(system)):
+            trust.warn_raised(1, rung)
+            return higher, system
+    raise trust.overflow_error(1)
 
 
 def _query_chunks(problem: DenseProblem) -> list[slice]:
