@@ -7,8 +7,8 @@ of the data is solved again in float64, and what is singular even there with a l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from .._precision import working_dtype
 from ..distances import is_differentiated, needs_gradient, squared_distances
 from ..kernels import Kernel
 from . import trust
-from .factor import Factor, cholesky, whiten
+from .factor import Factor, SolveWithFactor, cholesky, whiten
 from .options import SolveOptions
 from .trust import Evidence, Limits
 
@@ -131,57 +131,13 @@ def raised_ridge(
     raise trust.overflow_error(int((~good).sum()))
 
 
-class _SolveWithFactor(torch.autograd.Function):
-    r"""Solve $AX = B$ for symmetric positive definite $A$, given its Cholesky factor.
-
-    With $G$ arriving at $X$: $\bar B = A^{-1}G$ and $\bar A = -\tfrac12(\bar B X^\top + X\bar B^\top)$, so the backward pass
-    needs one more solve and no new factorization. It applies this function again, not `cholesky_solve`: the factor carries
-    no graph, so second derivatives in the matrix would silently be lost.
-    """
-
-    @staticmethod
-    def forward(matrix: Tensor, upper: Tensor, rhs: Tensor) -> Tensor:
-        return torch.cholesky_solve(rhs, upper, upper=True)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        matrix, upper, _ = inputs
-        ctx.save_for_backward(matrix, upper, output)
-        ctx.save_for_forward(matrix, upper, output)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
-        # Leading dimensions are part of the formula, so that one more in front is all there is to it.
-        fronts = [
-            x.expand(info.batch_size, *x.shape) if at is None else x.movedim(at, 0)
-            for x, at in zip(inputs, in_dims, strict=True)
-        ]
-        return _SolveWithFactor.apply(*fronts), 0
-
-    @staticmethod
-    def jvp(ctx: Any, matrix_tangent: Tensor, _: Any, rhs_tangent: Tensor) -> Tensor:
-        # A X' = B' - A' X
-        _, upper, solution = ctx.saved_tensors
-        return torch.cholesky_solve(rhs_tangent - matrix_tangent @ solution, upper, upper=True)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        matrix, upper, solution = ctx.saved_tensors
-        grad_rhs = _SolveWithFactor.apply(matrix, upper, grad)
-        grad_matrix = None
-        if ctx.needs_input_grad[0]:
-            product = grad_rhs @ solution.mT
-            grad_matrix = (-0.5 * (product + product.mT)).sum_to_size(matrix.shape)
-        return grad_matrix, None, grad_rhs
-
-
 def spd_solve(system: DenseSystem, rhs: Tensor) -> Tensor:
     leading = torch.broadcast_shapes(system.matrix.shape[:-2], rhs.shape[:-2])
     rhs = rhs.expand(*leading, -1, -1)
     upper = system.factor.upper.expand(*leading, -1, -1)
     if not is_differentiated(system.matrix, rhs):
-        return _SolveWithFactor.forward(system.matrix, upper, rhs)
-    return _SolveWithFactor.apply(system.matrix.expand(*leading, -1, -1), upper, rhs)  # type: ignore[no-any-return]
+        return SolveWithFactor.forward(system.matrix, upper, rhs)
+    return SolveWithFactor.apply(system.matrix.expand(*leading, -1, -1), upper, rhs)  # type: ignore[no-any-return]
 
 
 def assemble(problem: DenseProblem) -> DenseSystem:
@@ -205,22 +161,6 @@ def factored(gram: Tensor, ridge: Tensor) -> DenseSystem:
 def with_trend(system: DenseSystem) -> DenseSystem:
     trend = spd_solve(system, system.matrix.new_ones(*system.matrix.shape[:-1], 1))  # (*, N, 1)
     return system._replace(trend=trend, total=trend.sum(-2, keepdim=True))
-
-
-@torch.no_grad()
-def serves_any_query(system: DenseSystem) -> Tensor:
-    r"""Whether float64 systems follow the rule of systems for queries not yet known, `(*,)` bool.
-
-    The norms of their weights are taken to be $\sqrt N$, as for local coefficients that are kept.
-    """
-    rows = system.matrix.shape[-1]
-    vectors = trust.probes(system.matrix)
-    inverse = trust.inverse_norm(spd_solve(system, vectors), vectors)
-    norm = torch.full_like(system.size, math.sqrt(rows))
-    evidence = Evidence(
-        system.size, norm, norm, torch.zeros_like(norm), inverse=inverse
-    )  # the rule of systems asks no ridge
-    return system.factor.sound & trust.judge(evidence, rows, trust.limits(torch.float64, "mean"))
 
 
 def cross_kernel(problem: DenseProblem, query: Tensor) -> Tensor:
@@ -319,7 +259,7 @@ def mean(problem: DenseProblem) -> DenseResult:
     coefficients, trend = project_trend(system, spd_solve(system, problem.values))
     judge = _judge(problem, system, coefficients)
     results, masks = [], []
-    for chunk in _query_chunks(problem):
+    for chunk in query_chunks(problem):
         cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
         part = cross.mT @ coefficients
         results.append(part if trend is None else part + trend)
@@ -340,7 +280,7 @@ def power_squared(problem: DenseProblem) -> DenseResult:
     system = assemble(problem)
     judge = _judge(problem, system)
     results, masks = [], []
-    for chunk in _query_chunks(problem):
+    for chunk in query_chunks(problem):
         cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
         found = weights_for(system, cross)
         results.append(power_for(system, cross, found))
@@ -426,74 +366,7 @@ EVALUATE: dict[DenseKind, Callable[[DenseProblem], DenseResult]] = {
 }
 
 
-class DenseRegressor:
-    """One Gram matrix, factored once and kept for queries not yet known.
-
-    In float64 whatever the dtype of the points, and with the least ridge that resolves the system for any values.
-    """
-
-    @torch.no_grad()
-    def __init__(self, centers: Tensor, values: Tensor, options: SolveOptions) -> None:
-        points, ridge = options.kernel.embed(centers.double()), options.ridge_tensor(centers.device)
-        problem = DenseProblem(points[:0], points, values.double(), ridge, options.kernel, options.trend is not None)
-        self.problem, system = _raised(problem, options)
-        self.system = system._replace(matrix=system.factor.upper)  # only its shape is asked for from here on
-        self.coefficients, self.constant = project_trend(self.system, spd_solve(self.system, self.problem.values))
-
-    @torch.no_grad()
-    def predict(self, query: Tensor) -> Tensor:
-        """`(Q, D)` to `(Q, C)`."""
-        return torch.cat([self._mean(cross) for cross in self._cross(query)])
-
-    @torch.no_grad()
-    def predict_with_power(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Predictions `(Q, C)` and the squared power function `(Q,)`."""
-        parts = [
-            (self._mean(cross), power_for(self.system, cross, weights_for(self.system, cross)))
-            for cross in self._cross(query)
-        ]
-        means, powers = zip(*parts, strict=True)
-        return torch.cat(means), torch.cat(powers)
-
-    @torch.no_grad()
-    def weights(self, query: Tensor) -> Tensor:
-        """`(Q, N)`."""
-        return torch.cat([weights_for(self.system, cross).weights.mT for cross in self._cross(query)])
-
-    @torch.no_grad()
-    def leave_one_out(self) -> tuple[Tensor, Tensor]:
-        """Predictions of each center from the others `(N, C)`, and the diagonal of the (projected) inverse `(N,)`."""
-        found = left_out_of(self.system, self.problem.values, inverse_of(self.system))
-        return self.problem.values - found.residuals, found.diagonal
-
-    def _mean(self, cross: Tensor) -> Tensor:
-        part = cross.mT @ self.coefficients
-        return part if self.constant is None else part + self.constant
-
-    def _cross(self, query: Tensor) -> Iterator[Tensor]:
-        """`(N, q)` for some queries after others."""
-        problem = self.problem._replace(query=self.problem.kernel.embed(query.double()))
-        for chunk in _query_chunks(problem):
-            yield cross_kernel(problem, problem.query[chunk])
-
-
-def _raised(problem: DenseProblem, options: SolveOptions) -> tuple[DenseProblem, DenseSystem]:
-    """One float64 problem with the least ridge that serves any query, and its system."""
-    system = assemble(problem)
-    if bool(serves_any_query(system)):
-        return problem, system
-    if options.on_singular == "raise":
-        raise trust.singular_error("A Gram matrix", f"N={problem.centers.shape[-2]}", problem.ridge, "")
-    for rung in trust.ladder(torch.float64, float(problem.ridge.min())):
-        higher = problem._replace(ridge=problem.ridge.clamp_min(rung))
-        system = assemble(higher)
-        if bool(serves_any_query(system)):
-            trust.warn_raised(1, rung)
-            return higher, system
-    raise trust.overflow_error(1)
-
-
-def _query_chunks(problem: DenseProblem) -> list[slice]:
+def query_chunks(problem: DenseProblem) -> list[slice]:
     batch = torch.broadcast_shapes(problem.query.shape[:-2], problem.centers.shape[:-2]).numel()
     row_bytes = 4 * batch * problem.centers.shape[-2] * problem.query.element_size()
     size = rows_per_chunk(row_bytes, 4 * chunk_bytes(problem.query.device))

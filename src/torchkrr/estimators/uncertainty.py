@@ -2,8 +2,9 @@ r"""Standard deviations and intervals from leave-one-out residuals, for any mixt
 
 As in `torchkrr.tuning.intervals`, but from a sample of the rows that is kept: the scale $s$ at a query follows the residuals
 of the sampled rows nearest to it, drawn towards those of all. An observation has the variance $s^2\epsilon^2 + \nu$ with the
-power function $\epsilon$. Its noise $\nu$ is $s^2\lambda$ where every row is different. Where rows are repeated their values
-tell it directly, and the more of them there are, the less the ridge, chosen for the sake of the mean, counts.
+power function $\epsilon$. Its noise $\nu$ is $s^2\lambda$ where every row is different and they are more than a few. Where
+rows are repeated their values tell it directly, and the more of them there are, the less the ridge, chosen for the sake of
+the mean, counts. A few rows tell nothing about it: then it is drawn towards the variance of the values.
 
 A center that stands for several rows is left out with all of them. Leaving out one row of weight one only, the others, of
 weight $w - 1$ and mean $m'$, are given back to what the other centers predict, a mean $\mu$ with squared power function $q$:
@@ -29,6 +30,7 @@ SAMPLES = 2000
 NEARBY = 30
 PRIOR = 10.0  # weight of all residuals in the scale at a query, in rows
 PER_CENTER = 0.02  # what a center left out tells about the noise, in repeated rows: hardly anything but where to begin
+NOTHING_KNOWN = 0.3  # weight of the variance of the values in the noise, divided by the number of centers
 SMALLEST = 1e-30
 FEWEST = 3  # centers of which one is left out: two say nothing about each other
 
@@ -88,19 +90,19 @@ class Residuals(NamedTuple):
         return (scale * power.unsqueeze(1) + noise / torch.as_tensor(rows).reshape(-1, 1)).sqrt()
 
     def _noise(self, indices: Tensor, tied: Tensor, known: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Between `tied` `(Q, C)` and the scatter of repeated rows, on a logarithmic scale: either may be off by far."""
-        total = float(self.freedom.sum())
-        if total == 0:
-            return tied
+        """A mean of `tied` `(Q, C)`, of what repeated rows tell, and of the variance of the values, which is one.
+
+        On a logarithmic scale, since each of them may be off by far, weighted by how much each is known.
+        """
+        total, count = float(self.freedom.sum()), len(self.points)
         prior = min(PRIOR, total)
         freedom = self.freedom[indices].sum(1, keepdim=True) + prior
-        scatter = self.scatter[indices].sum(1) + prior / total * self.scatter.sum(0)
+        scatter = self.scatter[indices].sum(1) + prior / max(total, 1.0) * self.scatter.sum(0)
         if known is not None:
             scatter, freedom = scatter - known[0], freedom - known[1]
-        tiny = SMALLEST**2
-        within = (scatter.clamp_min(0) / freedom.clamp_min(SMALLEST)).clamp_min(tiny)
-        share = freedom / (freedom + PER_CENTER * len(self.points))
-        return torch.exp(share * within.log() + (1 - share) * tied.clamp_min(tiny).log())
+        within = scatter.clamp_min(0) / freedom.clamp_min(SMALLEST)
+        logs = freedom * within.clamp_min(SMALLEST**2).log() + PER_CENTER * count * tied.clamp_min(SMALLEST**2).log()
+        return torch.exp(logs / (freedom + PER_CENTER * count + NOTHING_KNOWN / count))
 
     def quantile(self, coverage: float) -> Tensor:
         """How many standard deviations an interval reaches, `(C,)`.
