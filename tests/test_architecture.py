@@ -40,7 +40,7 @@ RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 # Inside a folder, files are ordered too.
 ORDERED_FOLDERS = {
     "core": [
-        *("factor", "cells", "solve", "backward", "sharing", "fused", "local", "dense", "fused_dense"),
+        *("factor", "cells", "solve", "backward", "sharing", "fused", "local", "dense", "dense_regressor", "fused_dense"),
         *("unresolved", "unresolved_dense", "expansion"),
     ],
     "neighbors": ["fused_search", "selection", "base", "exact", "streamed", "faiss_index", "recall", "auto"],

@@ -56,7 +56,7 @@ def test_weights_divide_the_ridge_of_a_row():
 def test_solved_members_agree_with_the_dense_functions():
     given = problem(Matern52())
     rows = torch.arange(30)
-    centers = Centers(given.embedded, given.values, given.weights, rows)
+    centers = Centers(given.embedded, given.values, given.weights, rows, 0 * given.values, 0 * given.weights)
     solved = DenseSolved(Member(Matern52(2.0), 0.05, None, 1.0), centers)
     query = torch.randn(7, 6, dtype=torch.float64)
     choices = {"kernel": Matern52(2.0), "ridge": 0.05 / given.weights, "trend": "constant"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from .._precision import working_dtype
 from ..distances import is_differentiated, needs_gradient, squared_distances
 from ..kernels import Kernel
 from . import trust
-from .factor import Factor, cholesky, whiten
+from .factor import Factor, SolveWithFactor, cholesky, whiten
 from .options import SolveOptions
 from .trust import Evidence, Limits
 
@@ -131,73 +131,35 @@ def raised_ridge(
     raise trust.overflow_error(int((~good).sum()))
 
 
-class _SolveWithFactor(torch.autograd.Function):
-    r"""Solve $AX = B$ for symmetric positive definite $A$, given its Cholesky factor.
-
-    With $G$ arriving at $X$: $\bar B = A^{-1}G$ and $\bar A = -\tfrac12(\bar B X^\top + X\bar B^\top)$, so the backward pass
-    needs one more solve and no new factorization. It applies this function again, not `cholesky_solve`: the factor carries
-    no graph, so second derivatives in the matrix would silently be lost.
-    """
-
-    @staticmethod
-    def forward(matrix: Tensor, upper: Tensor, rhs: Tensor) -> Tensor:
-        return torch.cholesky_solve(rhs, upper, upper=True)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        matrix, upper, _ = inputs
-        ctx.save_for_backward(matrix, upper, output)
-        ctx.save_for_forward(matrix, upper, output)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
-        # Leading dimensions are part of the formula, so that one more in front is all there is to it.
-        fronts = [
-            x.expand(info.batch_size, *x.shape) if at is None else x.movedim(at, 0)
-            for x, at in zip(inputs, in_dims, strict=True)
-        ]
-        return _SolveWithFactor.apply(*fronts), 0
-
-    @staticmethod
-    def jvp(ctx: Any, matrix_tangent: Tensor, _: Any, rhs_tangent: Tensor) -> Tensor:
-        # A X' = B' - A' X
-        _, upper, solution = ctx.saved_tensors
-        return torch.cholesky_solve(rhs_tangent - matrix_tangent @ solution, upper, upper=True)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        matrix, upper, solution = ctx.saved_tensors
-        grad_rhs = _SolveWithFactor.apply(matrix, upper, grad)
-        grad_matrix = None
-        if ctx.needs_input_grad[0]:
-            product = grad_rhs @ solution.mT
-            grad_matrix = (-0.5 * (product + product.mT)).sum_to_size(matrix.shape)
-        return grad_matrix, None, grad_rhs
-
-
 def spd_solve(system: DenseSystem, rhs: Tensor) -> Tensor:
     leading = torch.broadcast_shapes(system.matrix.shape[:-2], rhs.shape[:-2])
     rhs = rhs.expand(*leading, -1, -1)
     upper = system.factor.upper.expand(*leading, -1, -1)
     if not is_differentiated(system.matrix, rhs):
-        return _SolveWithFactor.forward(system.matrix, upper, rhs)
-    return _SolveWithFactor.apply(system.matrix.expand(*leading, -1, -1), upper, rhs)  # type: ignore[no-any-return]
+        return SolveWithFactor.forward(system.matrix, upper, rhs)
+    return SolveWithFactor.apply(system.matrix.expand(*leading, -1, -1), upper, rhs)  # type: ignore[no-any-return]
 
 
 def assemble(problem: DenseProblem) -> DenseSystem:
     gram = problem.kernel.of_squared(squared_distances(problem.centers, problem.centers))  # (*, N, N)
-    diagonal = gram.diagonal(dim1=-2, dim2=-1) + problem.ridge
-    matrix = torch.diagonal_scatter(gram, diagonal, dim1=-2, dim2=-1)
-    factor = cholesky(matrix.detach())
+    system = factored(gram, problem.ridge)
     # A harmless stand-in keeps the gradients of the problems around it finite; the failed one stays marked.
-    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    matrix = torch.where(factor.sound[..., None, None], matrix, identity)
-    factor = factor._replace(upper=torch.where(factor.sound[..., None, None], factor.upper, identity))
-    system = DenseSystem(matrix, factor, trust.size_of(gram), None, None)
-    if not problem.trend:
-        return system
-    ones = matrix.new_ones(*matrix.shape[:-1], 1)
-    trend = spd_solve(system, ones)  # (*, N, 1)
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    sound = system.factor.sound[..., None, None]
+    factor = system.factor._replace(upper=torch.where(sound, system.factor.upper, identity))
+    system = system._replace(matrix=torch.where(sound, system.matrix, identity), factor=factor)
+    return with_trend(system) if problem.trend else system
+
+
+def factored(gram: Tensor, ridge: Tensor) -> DenseSystem:
+    """The system of a kernel matrix `(*, N, N)`, without a trend; ridge `()`, `(N,)` or `(*, N)`."""
+    diagonal = gram.diagonal(dim1=-2, dim2=-1) + ridge
+    matrix = torch.diagonal_scatter(gram, diagonal, dim1=-2, dim2=-1)
+    return DenseSystem(matrix, cholesky(matrix.detach()), trust.size_of(gram), None, None)
+
+
+def with_trend(system: DenseSystem) -> DenseSystem:
+    trend = spd_solve(system, system.matrix.new_ones(*system.matrix.shape[:-1], 1))  # (*, N, 1)
     return system._replace(trend=trend, total=trend.sum(-2, keepdim=True))
 
 
@@ -297,7 +259,7 @@ def mean(problem: DenseProblem) -> DenseResult:
     coefficients, trend = project_trend(system, spd_solve(system, problem.values))
     judge = _judge(problem, system, coefficients)
     results, masks = [], []
-    for chunk in _query_chunks(problem):
+    for chunk in query_chunks(problem):
         cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
         part = cross.mT @ coefficients
         results.append(part if trend is None else part + trend)
@@ -318,30 +280,55 @@ def power_squared(problem: DenseProblem) -> DenseResult:
     system = assemble(problem)
     judge = _judge(problem, system)
     results, masks = [], []
-    for chunk in _query_chunks(problem):
+    for chunk in query_chunks(problem):
         cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
         found = weights_for(system, cross)
-        explained = (cross * found.plain).sum(-2)
-        # The norm of U^-T k is the same number with less rounding; the gradient is that of the formula.
-        accurate = whiten(system.factor, cross.detach()).square().sum(-2)
-        part = 1 - (explained + (accurate - explained).detach())
-        if system.total is not None:
-            part = part + (1 - found.plain.sum(-2)).square() / system.total.squeeze(-1)
-        results.append(part)
+        results.append(power_for(system, cross, found))
         masks.append(judge.trusts(found.norm, found.spread))
     return DenseResult(torch.cat(results, dim=-1), torch.cat(masks, dim=-1))
 
 
-def leave_one_out(problem: DenseProblem) -> DenseResult:
-    r"""Predictions `(*, N, C)` at each center from the others: $y_i - [Py]_i/P_{ii}$, $P = A^{-1}$ or its projection."""
-    system = assemble(problem)
-    identity = torch.eye(system.matrix.shape[-1], dtype=system.matrix.dtype, device=system.matrix.device)
-    inverse, _ = project_trend(system, spd_solve(system, identity))  # (*, N, N)
-    diagonal = inverse.diagonal(dim1=-2, dim2=-1)  # (*, N)
+def power_for(system: DenseSystem, cross: Tensor, found: DenseWeights) -> Tensor:
+    """Squared power function `(*, q)` for the columns of `cross` `(*, N, q)` and the weights found for them."""
+    explained = (cross * found.plain).sum(-2)
+    # The norm of U^-T k is the same number with less rounding; the gradient is that of the formula.
+    accurate = whiten(system.factor, cross.detach()).square().sum(-2)
+    power = 1 - (explained + (accurate - explained).detach())
+    if system.total is None:
+        return power
+    return power + (1 - found.plain.sum(-2)).square() / system.total.squeeze(-1)
+
+
+class DenseLeftOut(NamedTuple):
+    residuals: Tensor  # (*, N, C): of each center, predicted from the others
+    coefficients: Tensor  # (*, N, C): P y
+    diagonal: Tensor  # (*, N): of P; one over it is the variance of a center that is left out, with its ridge
+
+
+def inverse_of(system: DenseSystem) -> Tensor:
+    """`(*, N, N)`, without the trend."""
+    if is_differentiated(system.matrix):
+        return spd_solve(system, torch.eye(system.matrix.shape[-1], dtype=system.matrix.dtype, device=system.matrix.device))
+    return torch.cholesky_inverse(system.factor.upper, upper=True)  # a third of the price
+
+
+def left_out_of(system: DenseSystem, values: Tensor, inverse: Tensor) -> DenseLeftOut:
+    r"""Leave-one-out of values `(*, N, C)`: $r_i = [Py]_i/P_{ii}$, $P$ the inverse or its projection."""
+    diagonal = inverse.diagonal(dim1=-2, dim2=-1)
+    if system.trend is not None and system.total is not None:
+        diagonal = diagonal - (system.trend.square() / system.total).squeeze(-1)
     # Not the inverse times the values: columns of two close rows have large entries, and their errors would not cancel.
-    coefficients, _ = project_trend(system, spd_solve(system, problem.values))
-    residuals = coefficients / diagonal.unsqueeze(-1)
+    coefficients, _ = project_trend(system, spd_solve(system, values))
+    return DenseLeftOut(coefficients / diagonal.unsqueeze(-1), coefficients, diagonal)
+
+
+def leave_one_out(problem: DenseProblem) -> DenseResult:
+    """Predictions `(*, N, C)` at each center from the others."""
+    system = assemble(problem)
+    inverse = inverse_of(system)
+    residuals, coefficients, diagonal = left_out_of(system, problem.values, inverse)
     with torch.no_grad():
+        inverse, _ = project_trend(system, inverse)
         lengths = torch.linalg.vector_norm(inverse, dim=-2)  # (*, N): |P_i|, each as it was solved for
         norm = lengths / diagonal
         # Column i of the inverse, divided by its diagonal, is one, and minus the weights that the others give to center i.
@@ -379,7 +366,7 @@ EVALUATE: dict[DenseKind, Callable[[DenseProblem], DenseResult]] = {
 }
 
 
-def _query_chunks(problem: DenseProblem) -> list[slice]:
+def query_chunks(problem: DenseProblem) -> list[slice]:
     batch = torch.broadcast_shapes(problem.query.shape[:-2], problem.centers.shape[:-2]).numel()
     row_bytes = 4 * batch * problem.centers.shape[-2] * problem.query.element_size()
     size = rows_per_chunk(row_bytes, 4 * chunk_bytes(problem.query.device))

@@ -1,8 +1,8 @@
-"""Cholesky factors and triangular solves."""
+"""Cholesky factors and solves with them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,3 +29,47 @@ def unwhiten(factor: Factor, rhs: Tensor) -> Tensor:
     r"""$U^{-1} B$ for a matrix `(*, M, C)`."""
     solved: Tensor = torch.linalg.solve_triangular(factor.upper, rhs, upper=True)
     return solved
+
+
+class SolveWithFactor(torch.autograd.Function):
+    r"""Solve $AX = B$ for symmetric positive definite $A$, given its Cholesky factor.
+
+    With $G$ arriving at $X$: $\bar B = A^{-1}G$ and $\bar A = -\tfrac12(\bar B X^\top + X\bar B^\top)$, so the backward pass
+    needs one more solve and no new factorization. It applies this function again, not `cholesky_solve`: the factor carries
+    no graph, so second derivatives in the matrix would silently be lost.
+    """
+
+    @staticmethod
+    def forward(matrix: Tensor, upper: Tensor, rhs: Tensor) -> Tensor:
+        return torch.cholesky_solve(rhs, upper, upper=True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        matrix, upper, _ = inputs
+        ctx.save_for_backward(matrix, upper, output)
+        ctx.save_for_forward(matrix, upper, output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
+        # Leading dimensions are part of the formula, so that one more in front is all there is to it.
+        fronts = [
+            x.expand(info.batch_size, *x.shape) if at is None else x.movedim(at, 0)
+            for x, at in zip(inputs, in_dims, strict=True)
+        ]
+        return SolveWithFactor.apply(*fronts), 0
+
+    @staticmethod
+    def jvp(ctx: Any, matrix_tangent: Tensor, _: Any, rhs_tangent: Tensor) -> Tensor:
+        # A X' = B' - A' X
+        _, upper, solution = ctx.saved_tensors
+        return torch.cholesky_solve(rhs_tangent - matrix_tangent @ solution, upper, upper=True)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        matrix, upper, solution = ctx.saved_tensors
+        grad_rhs = SolveWithFactor.apply(matrix, upper, grad)
+        grad_matrix = None
+        if ctx.needs_input_grad[0]:
+            product = grad_rhs @ solution.mT
+            grad_matrix = (-0.5 * (product + product.mT)).sum_to_size(matrix.shape)
+        return grad_matrix, None, grad_rhs

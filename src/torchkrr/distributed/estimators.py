@@ -16,7 +16,8 @@ from ..core.options import Kind, SolveOptions
 from ..errors import InputError
 from ..estimators.members import DenseSolved, Found, Member, Solved, dtypes_of, neighbors_of
 from ..estimators.predictor import Predictor
-from ..estimators.rows import Centers, Rows, different_points
+from ..estimators.rows import Centers, Rows, Sample, different_points, sample_of
+from ..estimators.uncertainty import SAMPLES
 from ..functional.local import solve_local
 from ..neighbors import ExactIndex
 from .exchange import fetch, route_to
@@ -65,7 +66,8 @@ class ShardedPredictor(Predictor):
             whole.seed,
         )
         equal = bool((centers.weights == 1).all())
-        part = Centers(centers.points[own].clone(), centers.values[own].clone(), centers.weights[own], centers.of_row[:0])
+        part = centers.some(own)
+        part = part._replace(points=part.points.clone(), values=part.values.clone())
         solved: list[Solved] = []
         for member in whole.members:
             neighbors = neighbors_of(member, count)
@@ -75,11 +77,10 @@ class ShardedPredictor(Predictor):
                 solved.append(ShardedSolved(member, part, neighbors, equal, shards, wire))
         self._solved = solved
         self.centers = centers._replace(points=centers.points.new_empty(count, 0), values=centers.values.new_empty(count, 0))
-        which = self.sampled()
-        self._sampled = centers.points[which], centers.values[which]
+        self._sample = sample_of(whole.rows, centers, self.sampled(), SAMPLES, whole.seed)
 
-    def _centers_at(self, which: Tensor) -> tuple[Tensor, Tensor]:
-        return self._sampled  # which are all that is asked for
+    def sample(self) -> Sample:
+        return self._sample  # all that is ever asked for
 
     def _member_weights(self, query: Tensor, at_once: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
         # All queries of a member at once: ranks with more of them must not ask more often.

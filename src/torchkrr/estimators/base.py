@@ -20,7 +20,7 @@ from .columns import Array, first_text
 from .members import Member
 from .predictor import Predictor, Unit
 from .reading import read_table, read_weights, tensor, wanted_of
-from .rows import Rows, different_points
+from .rows import Centers, Rows, different_points
 from .state import Plain, Tensors, parameters_from, plain_parameters, predictor_from, predictor_state
 from .storage import Stored, read_model, refuse_head, write_model
 from .table import TableEncoder, categorical_columns, fit_encoder
@@ -58,7 +58,7 @@ class KernelRidgeBase(BaseEstimator):
             rows = Rows(tensor(encoded, self._dtype), tensor(values), tensor(weights))
             centers = different_points(rows)
             if not keep:
-                unit = self._unit(centers.values, centers.weights)
+                unit = self._unit(centers)
             members: tuple[Member, ...] = (
                 self._predictor.members
                 if keep
@@ -220,7 +220,7 @@ class KernelRidgeBase(BaseEstimator):
     def _take_own_state(self, plain: Plain) -> None:
         raise NotImplementedError
 
-    def _unit(self, values: Tensor, weights: Tensor) -> Unit:
+    def _unit(self, centers: Centers) -> Unit:
         raise NotImplementedError
 
     def _read_values(self, table: Any, y: Any, *, reset: bool, classes: Any) -> Array:

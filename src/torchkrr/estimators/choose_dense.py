@@ -43,7 +43,7 @@ def choose_dense(centers: Centers, wanted: Wanted) -> tuple[Member, ...]:
     generator = torch.Generator().manual_seed(wanted.seed)
     if len(centers.points) > MOST_ROWS:
         some = torch.randperm(len(centers.points), generator=generator)[:MOST_ROWS].sort().values
-        centers = Centers(centers.points[some], centers.values[some], centers.weights[some], centers.of_row)
+        centers = centers.some(some)
     learn = wanted.metric == "ard" or (wanted.metric == "auto" and _enough(centers.points))
     names: tuple[str | Kernel, ...] = CANDIDATES if wanted.kernel is None else (wanted.kernel,)
     with Progress("learning kernels", len(names) * (STEPS * learn + 1), shown=wanted.progress) as bar, torch.no_grad():

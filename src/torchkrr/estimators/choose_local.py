@@ -60,6 +60,8 @@ def choose_local(centers: Centers, wanted: Wanted) -> tuple[Member, ...]:
     """One member with a number of neighbors."""
     learn = wanted.metric in ("ard", "linear") or (wanted.metric == "auto" and len(centers.points) >= LEAST_ROWS)
     values = centers.values.float()
+    if values.shape[1] == 1:  # a single class is told from no other
+        wanted = wanted._replace(loss="mse")
     if wanted.loss == "cross_entropy":
         values = values.clamp(0, 1)
         values = values / values.sum(1, keepdim=True)

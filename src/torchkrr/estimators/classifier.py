@@ -10,17 +10,17 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from ..errors import InputError
 from ..kernels import Kernel
 from ..tuning.scores import Loss, best_temperature
 from .base import KernelRidgeBase
 from .columns import Array
-from .members import mixed
 from .predictor import Unit
+from .rows import Centers
 from .state import Plain
 from .threads import threads
+from .uncertainty import FEWEST, leave_out
 from .wanted import Metric
 
 
@@ -115,13 +115,18 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         return found.astype(query.numpy().dtype)
 
     def _temperature(self) -> float:
-        solved, centers = self._predictor.solved(), self._predictor.different()
-        if len(centers.points) < 3:
-            return 1.0
-        which = self._predictor.sampled()
+        predictor = self._predictor
+        sample, count = predictor.sample(), len(predictor.different().points)
         with threads(self.n_jobs), torch.no_grad():
-            means = mixed(self._predictor.members, [one.left_out(which) for one in solved]).mean.double()
-        return float(best_temperature(means, centers.values[which]))
+            centers, rows = leave_out(sample, predictor.solved(), predictor.members, count)
+        means, targets, counts = [rows.mean], [sample.values], [sample.counts]
+        if count >= FEWEST:
+            means.append(centers.mean.double())
+            targets.append(sample.centers.values)
+            counts.append(torch.ones(len(sample.which), dtype=torch.float64))
+        elif not len(sample.counts):
+            return 1.0
+        return float(best_temperature(torch.cat(means), torch.cat(targets), torch.cat(counts)))
 
     def _read_values(self, table: Any, y: Any, *, reset: bool, classes: Any) -> Array:
         if y is None:
@@ -151,5 +156,5 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         self.classes_ = np.array(plain["classes"], dtype=plain["classes_dtype"])
         self.temperature_ = float(plain["temperature"])
 
-    def _unit(self, values: Tensor, weights: Tensor) -> Unit:
-        return Unit(values.new_zeros(values.shape[1]), values.new_ones(values.shape[1]))
+    def _unit(self, centers: Centers) -> Unit:
+        return Unit(torch.zeros_like(centers.values[0]), torch.ones_like(centers.values[0]))

@@ -6,17 +6,14 @@ All members have a constant trend, so that the weights of each prediction sum to
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from .._chunking import chunk_bytes, ranges, rows_per_chunk
+from ..core.dense_regressor import DenseRegressor
 from ..core.options import Kind, SolveOptions
-from ..distances import squared_distances
-from ..errors import InputError, RidgeRaisedWarning
 from ..functional.local import solve_local
 from ..kernels import Kernel
 from ..neighbors import ExactIndex
@@ -25,7 +22,6 @@ from .rows import Centers
 MOST_DENSE = 5000  # different rows in one factorization: its time grows with their cube
 DENSE_BUT_LOCAL = 400  # nearest rows in each prediction of a member for every row, where they are more than that
 SOLVED_IN_SINGLE = 1e-3  # least ridge that is solved in float32
-RAISED = 1e-12
 
 
 class Member(NamedTuple):
@@ -83,70 +79,25 @@ class DenseSolved:
     """Every center takes part; in float64, whatever the dtype of the data."""
 
     def __init__(self, member: Member, centers: Centers) -> None:
-        self.kernel, self.values, self.dtype = member.kernel, centers.values, centers.points.dtype
-        self.ridge, self.ridges = member.ridge, member.ridge / centers.weights
-        self.embedded = self.kernel.embed(centers.points.double())
-        gram = self.kernel.of_squared(squared_distances(self.embedded, self.embedded))
-        self.factor = _factor(gram, self.ridges)
-        self.total = torch.cholesky_solve(torch.ones(len(gram), 1, dtype=torch.float64), self.factor)  # A^-1 1
-        solved = torch.cholesky_solve(self.values, self.factor)
-        self.trend = solved.sum(0, keepdim=True) / self.total.sum()  # (1, C)
-        self.coefficients = solved - self.total * self.trend
+        self.dtype, self.ridge, self.ridges = centers.points.dtype, member.ridge, member.ridge / centers.weights
+        options = SolveOptions(member.kernel, self.ridges, "constant")
+        self.regressor = DenseRegressor(centers.points, centers.values, options)
 
     def predict(self, query: Tensor) -> Tensor:
-        parts = [self._cross(part) @ self.coefficients + self.trend for part in self._chunks(query)]
-        return torch.cat(parts).to(self.dtype)
+        return self.regressor.predict(query).to(self.dtype)
 
     def find(self, query: Tensor) -> Found:
-        means, variances = [], []
-        for part in self._chunks(query):
-            cross = self._cross(part)
-            means.append(cross @ self.coefficients + self.trend)
-            whitened = torch.linalg.solve_triangular(self.factor, cross.mT, upper=False)
-            short = 1 - (cross @ self.total).squeeze(1)
-            variances.append(1 - whitened.square().sum(0) + short.square() / self.total.sum())
-        return Found(torch.cat(means).to(self.dtype), torch.cat(variances).clamp_min(0) + self.ridge)
+        mean, power = self.regressor.predict_with_power(query)
+        return Found(mean.to(self.dtype), power.clamp_min(0) + self.ridge)
 
     def weights(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        plain = torch.cholesky_solve(self._cross(query).mT, self.factor).mT  # (Q, N)
-        weights = plain + (1 - plain.sum(1, keepdim=True)) * (self.total / self.total.sum()).mT
-        indices = torch.arange(len(self.values)).expand(len(query), -1)
-        return indices, weights.to(self.dtype)
+        weights = self.regressor.weights(query)
+        return torch.arange(weights.shape[1]).expand(len(query), -1), weights.to(self.dtype)
 
     def left_out(self, which: Tensor) -> Found:
-        inverse = torch.cholesky_inverse(self.factor)
-        projected = inverse - self.total @ self.total.mT / self.total.sum()
-        diagonal = projected.diagonal().clamp_min(1e-300)
-        means = self.values - (projected @ self.values) / diagonal.unsqueeze(1)
+        means, diagonal = self.regressor.leave_one_out()
         # 1 / P_ii is the variance of the center itself, with its own ridge in it.
         return Found(means[which].to(self.dtype), torch.maximum(1 / diagonal, self.ridges)[which])
-
-    def _cross(self, query: Tensor) -> Tensor:
-        return self.kernel.of_squared(squared_distances(self.kernel.embed(query.double()), self.embedded))  # (Q, N)
-
-    def _chunks(self, query: Tensor) -> list[Tensor]:
-        row_bytes = 8 * 4 * len(self.embedded)
-        return [query[part] for part in ranges(len(query), rows_per_chunk(row_bytes, 4 * chunk_bytes(query.device)))]
-
-
-def _factor(gram: Tensor, ridges: Tensor) -> Tensor:
-    """Cholesky factor of `gram + diag(ridges)`, with the least extra ridge that makes it exist."""
-    extra = 0.0
-    while True:
-        factor, failed = torch.linalg.cholesky_ex(gram + torch.diag(ridges + extra))
-        if not int(failed):
-            break
-        if extra > 1:
-            raise InputError("The kernel matrix cannot be factorized: the kernel must be positive definite and finite.")
-        extra = RAISED if extra == 0 else 10 * extra
-    if extra:
-        warnings.warn(
-            f"The kernel matrix of {len(gram)} rows is singular in float64 and was solved with {extra:.0e} more ridge. "
-            "Give a larger alpha.",
-            RidgeRaisedWarning,
-            stacklevel=2,
-        )
-    return factor  # type: ignore[no-any-return]
 
 
 class LocalSolved:

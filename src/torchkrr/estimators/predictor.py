@@ -15,7 +15,7 @@ from ..tuning.leave_one_out import sample_rows
 from .columns import Array
 from .explaining import rows_behind
 from .members import Member, Solved, mixed, neighbors_of, solve
-from .rows import Centers, Rows, different_points
+from .rows import ROUNDING, Centers, Rows, Sample, different_points, sample_of
 from .uncertainty import SAMPLES, Residuals, residuals_at
 
 EXPLAINED_AT_ONCE = 256  # queries
@@ -90,23 +90,19 @@ class Predictor:
     def std(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Predictions and their standard deviations `(Q, C)`, float64."""
         found = mixed(self.members, [solved.find(query) for solved in self.solved()])
-        scale = self.residuals().scale(self.members[0].kernel.embed(query))  # (Q, C)
-        std = scale * found.variance.sqrt().unsqueeze(1)
+        std = self.residuals().std(self.members[0].kernel.embed(query), found.variance)
         return found.mean.double() * self.unit + self.offset, std * self.unit
 
     @torch.no_grad()
     def residuals(self) -> Residuals:
         """Of leave-one-out, over some of the centers."""
         if self._residuals is None:
-            which = self.sampled()
-            points, values = self._centers_at(which)
-            self._residuals = residuals_at(which, points, values, self.solved(), self.members)
+            self._residuals = residuals_at(self.sample(), self.solved(), self.members, len(self.different().points))
         return self._residuals
 
-    def _centers_at(self, which: Tensor) -> tuple[Tensor, Tensor]:
-        """Points and values of the sampled centers."""
-        centers = self.different()
-        return centers.points[which], centers.values[which]
+    def sample(self) -> Sample:
+        """Centers to leave out, and rows of them."""
+        return sample_of(self.rows, self.different(), self.sampled(), SAMPLES, self.seed)
 
     @torch.no_grad()
     def explain(self, query: Tensor, most: int | None) -> tuple[Array, Array]:
@@ -155,12 +151,13 @@ class Unit(NamedTuple):
     unit: Tensor  # (C,)
 
 
-def unit_of(values: Tensor, weights: Tensor) -> Unit:
-    shares = (weights / weights.sum()).unsqueeze(1)
+def unit_of(centers: Centers) -> Unit:
+    total = centers.weights.sum()
+    shares, values = (centers.weights / total).unsqueeze(1), centers.values
     offset = (shares * values).sum(0)
-    spread = (shares * (values - offset).square()).sum(0).sqrt()
+    spread = ((shares * (values - offset).square()).sum(0) + centers.scatter.sum(0) / total).sqrt()
     # What is left of a constant after rounding is no spread.
-    real = spread > 1e-12 * values.abs().amax(0)
+    real = spread > ROUNDING * values.abs().amax(0)
     if not math.isfinite(float(spread.sum())):
         raise InputError("y is too large to compute its variance. Divide it by a constant first.")
     return Unit(offset, torch.where(real, spread, 1.0))

@@ -6,13 +6,13 @@ import numbers
 from typing import Any, NamedTuple
 
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from torch import Tensor
 
 from ..errors import InputError
 from ..kernels import Kernel
 from .base import KernelRidgeBase, read_targets
 from .columns import Array
 from .predictor import Unit, unit_of
+from .rows import Centers
 from .state import Plain
 from .threads import threads
 from .wanted import Metric
@@ -60,7 +60,8 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Interval:
         """Limits between which a new observation, of weight one, falls with probability `coverage`.
 
-        From leave-one-out residuals (conformal, jackknife); infinite where there are too few rows for the coverage.
+        From leave-one-out residuals (conformal, jackknife). Where there are too few of them for the coverage, the interval
+        is that of Student's distribution for so few, and no less than the largest residual.
 
         Shape:
             - X: `(Q, D)`; lower, upper: `(Q,)`, or `(Q, C)` if `y` had two dimensions
@@ -99,8 +100,8 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
     def _take_own_state(self, plain: Plain) -> None:
         self._one_dimensional = bool(plain["one_dimensional"])
 
-    def _unit(self, values: Tensor, weights: Tensor) -> Unit:
-        return unit_of(values, weights)
+    def _unit(self, centers: Centers) -> Unit:
+        return unit_of(centers)
 
 
 class LocalKernelRidgeRegressor(_Regressor):

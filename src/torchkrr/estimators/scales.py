@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from .._progress import Progress
+from ..core.dense import factored, inverse_of, left_out_of, project_trend, with_trend
+from ..core.dense_regressor import serves_any_query
 from ..kernels import Kernel
 from ..neighbors import nearest
 from .threads import threads
@@ -136,27 +138,25 @@ def loss_slope(problem: Problem, logs: Tensor, log_ridge: Tensor, counted: int |
     distances = _distances(points)
     gram = problem.kernel.profile(distances)
     ridges = log_ridge.exp() / problem.weights
-    factor, failed = torch.linalg.cholesky_ex(_with_diagonal(gram, ridges))
-    if int(failed):
+    system = with_trend(factored(gram, ridges))
+    if not bool(serves_any_query(system)):
         return None
-    inverse = torch.cholesky_inverse(factor)
-    total = inverse.sum(1, keepdim=True)
-    projected = torch.addmm(inverse, total, total.mT, alpha=-1 / float(total.sum()))  # P
-    solved, diagonal = projected @ problem.values, projected.diagonal().unsqueeze(1)  # a, c
+    inverse = inverse_of(system)
+    residuals, solved, diagonal = left_out_of(system, problem.values, inverse)  # r, a, c
+    projected, diagonal = project_trend(system, inverse)[0], diagonal.unsqueeze(1)  # P
     counts = problem.weights.clone()
     if counted is not None:
         counts[counted:] = 0.0
     shares = (counts / counts.sum()).unsqueeze(1)
-    mean_square = float((shares * (solved / diagonal).square()).sum().clamp_min(1e-24))
+    mean_square = float((shares * residuals.square()).sum().clamp_min(1e-24))
     g = shares * solved / diagonal.square() / mean_square
     h = -(shares * solved.square()).sum(1, keepdim=True) / diagonal.pow(3) / mean_square
-    # The part of rank C is not symmetric, but it meets symmetric matrices only.
-    slope = -torch.addmm((projected @ g) @ solved.mT, projected, h * projected)
-    pull = slope * problem.kernel.slope_over_distance(distances)  # S
-    pull = pull + pull.mT
-    columns = (points * (pull @ points)).sum(0) - pull.sum(1) @ points.square()
+    # Minus the slope. The part of rank C is not symmetric, but it meets symmetric matrices only.
+    descent = torch.addmm((projected @ g) @ solved.mT, projected, h * projected)
+    pull = descent * problem.kernel.slope_over_distance(distances)  # -S
+    columns = (pull.sum(0) + pull.sum(1)) @ points.square() - 2 * (points * (pull @ points)).sum(0)
     by_group = torch.zeros_like(logs).index_add_(0, problem.groups, columns)
-    by_ridge = (slope.diagonal() * ridges).sum()
+    by_ridge = -(descent.diagonal() * ridges).sum()
     if not (math.isfinite(mean_square) and bool(by_group.isfinite().all()) and bool(by_ridge.isfinite())):
         return None
     return Slope(0.5 * math.log(mean_square), by_group, by_ridge)
@@ -170,30 +170,18 @@ def _distances(points: Tensor) -> Tensor:
     return squared.clamp_min_(0).fill_diagonal_(0).sqrt_()
 
 
-def _with_diagonal(gram: Tensor, ridges: Tensor) -> Tensor:
-    return torch.diagonal_scatter(gram, gram.diagonal() + ridges)
-
-
 def try_around(problem: Problem, around: Scales, factors: tuple[float, ...], ridges: tuple[float, ...]) -> Path:
-    r"""The best of common factors of the lengthscales and of ridges, on all rows; one decomposition for all ridges.
-
-    $A^{-1} = W^{1/2}(W^{1/2}KW^{1/2} + \lambda I)^{-1}W^{1/2}$, so the eigenvectors of the matrix in brackets serve every
-    ridge.
-    """
+    """The best of common factors of the lengthscales and of ridges, on all rows."""
     best: Path | None = None
-    root = problem.weights.sqrt().unsqueeze(1)
     shares = (problem.weights / problem.weights.sum()).unsqueeze(1)
     for factor in factors:
         logs = around.logs + math.log(factor)
         gram = problem.kernel.profile(_distances(problem.embedded * torch.exp(-logs)[problem.groups]))
-        eigenvalues, vectors = torch.linalg.eigh(root * gram * root.mT)
-        vectors = root * vectors  # no longer orthogonal: A^-1 = V (Lambda + ridge)^-1 V'
-        squares, ones, values = vectors.square(), vectors.sum(0).unsqueeze(1), vectors.mT @ problem.values
         for ridge in ridges:
-            inverse = 1 / (eigenvalues.clamp_min(0) + ridge).unsqueeze(1)
-            total = vectors @ (inverse * ones)
-            solved = vectors @ (inverse * values) - total * (total.mT @ problem.values) / total.sum()
-            residuals = solved / (squares @ inverse - total.square() / total.sum())
+            system = with_trend(factored(gram, ridge / problem.weights))
+            if not bool(serves_any_query(system)):
+                continue
+            residuals = left_out_of(system, problem.values, inverse_of(system)).residuals
             loss = float((shares * residuals.square()).sum())
             if math.isfinite(loss) and (best is None or loss < best.loss):
                 best = Path(loss, Scales(logs, ridge), problem.values - residuals)

@@ -90,16 +90,20 @@ def in_given_units(losses: Tensor, name: Loss, unit: float) -> Tensor:
     return losses if name == "cross_entropy" else losses * unit * unit
 
 
-def best_temperature(means: Tensor, targets: Tensor) -> Tensor:
+def best_temperature(means: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
     """The temperature with the least mean cross-entropy: `(Q, *, C)` and `(Q, 1.., C)` to `(*)`.
 
     The largest of those that are no more than 1 / Q above it: Q rows without an error say no more than that errors are
-    rarer than about one in Q, which is not a reason to be surer still.
+    rarer than about one in Q, which is not a reason to be surer still. With `counts` `(Q,)` each stands for so many rows.
     """
     with torch.no_grad():
         candidates = TEMPERATURES.to(means)
-        losses = torch.stack([_cross_entropy(means, targets, t.expand(means.shape[1:-1])).mean(0) for t in candidates])
-        good = losses <= losses.amin(0) + 1 / len(means)
+        counts = means.new_ones(len(means)) if counts is None else counts.to(means)
+        total, shares = counts.sum(), (counts / counts.sum()).view(-1, *[1] * (means.ndim - 2))
+        losses = torch.stack(
+            [(shares * _cross_entropy(means, targets, t.expand(means.shape[1:-1]))).sum(0) for t in candidates]
+        )
+        good = losses <= losses.amin(0) + 1 / total
         places = torch.arange(len(candidates), device=means.device).view(-1, *[1] * (losses.ndim - 1))
         return candidates[torch.where(good, places, 0).amax(0)]
 

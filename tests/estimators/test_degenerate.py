@@ -1,0 +1,123 @@
+"""Tables with hardly anything in them: few rows, few different rows, nothing to learn."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from torchkrr.estimators import KernelRidgeRegressor, LocalKernelRidgeClassifier, LocalKernelRidgeRegressor
+
+RNG = np.random.default_rng(0)
+THREE = np.array([[0.0, 1.0], [1.0, -1.0], [2.0, 0.5]])
+COPIES = 1000
+SOME = RNG.normal(size=(60, 2))
+SMOOTH = np.sin(SOME[:, 0]) + 0.1 * RNG.normal(size=60)
+# Rows, targets, and a row to ask about.
+TABLES = {
+    "one row": (THREE[:1], np.array([5.0])),
+    "two rows": (THREE[:2], np.array([1.0, 3.0])),
+    "three rows": (THREE, np.array([1.0, 3.0, 2.0])),
+    "all rows equal": (np.zeros((50, 2)), RNG.normal(size=50)),
+    "all rows and targets equal": (np.zeros((50, 2)), np.full(50, 2.0)),
+    "all targets equal": (SOME, np.full(60, -3.0)),
+    "a constant column": (np.c_[SOME, np.ones(60)], SMOOTH),
+    "columns that are copies": (np.c_[SOME, SOME, SOME], SMOOTH),
+    "only constant columns": (np.ones((60, 3)), SMOOTH),
+}
+REGRESSORS = {
+    "auto": LocalKernelRidgeRegressor(),
+    "dense": KernelRidgeRegressor(),
+    "neighbors": LocalKernelRidgeRegressor(2),
+    "given": KernelRidgeRegressor(1e-6, kernel="gaussian", metric=None),
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_every_number_is_finite(name, table):
+    X, y = TABLES[table]
+    model = clone(REGRESSORS[name]).fit(X, y)
+    query = np.concatenate((X[:3], X[:1] + 1))
+    mean, std = model.predict(query, return_std=True)
+    assert np.isfinite(mean).all()
+    assert np.isfinite(std).all()
+    assert (std >= 0).all()
+    for coverage in (0.5, 0.9, 0.999):
+        lower, upper = model.predict_interval(query, coverage)
+        assert np.isfinite(lower).all()
+        assert np.isfinite(upper).all()
+        assert (lower <= mean).all()
+        assert (mean <= upper).all()
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.5, 5.0])
+@pytest.mark.parametrize("signal", [(0.0, 1.0, 2.0), (0.0, 3.0, 0.0), (0.0, 0.0, 0.0)], ids=str)
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_deviations_of_repeated_rows_are_those_of_their_targets(name, count, signal, noise):
+    rng = np.random.default_rng(1)
+    X, means = np.repeat(THREE[:count], COPIES, axis=0), np.repeat(np.array(signal)[:count], COPIES)
+    model = clone(REGRESSORS[name]).fit(X, means + noise * rng.normal(size=len(X)))
+    mean, std = model.predict(THREE[:count], return_std=True)
+    assert np.abs(mean - signal[:count]).max() < 0.2 * noise
+    assert (std > 0.7 * noise).all()
+    assert (std < 1.5 * noise).all()
+    new = means + noise * rng.normal(size=len(X))
+    for coverage in (0.5, 0.9, 0.99):
+        lower, upper = model.predict_interval(X, coverage)
+        assert abs(((lower <= new) & (new <= upper)).mean() - coverage) < 0.06
+
+
+def test_noise_that_differs_between_repeated_rows_is_told_apart():
+    rng = np.random.default_rng(0)
+    points = np.linspace(0, 1, 200)[:, None]
+    noise = np.where(points[:, 0] < 0.5, 0.1, 1.0)
+    X = np.repeat(points, 20, axis=0)
+    y = np.sin(3 * X[:, 0]) + np.repeat(noise, 20) * rng.normal(size=len(X))
+    _, std = LocalKernelRidgeRegressor().fit(X, y).predict([[0.2], [0.8]], return_std=True)
+    np.testing.assert_allclose(std, [0.1, 1.0], rtol=0.4)  # drawn towards that of all rows
+
+
+def test_a_weight_is_a_number_of_copies_in_deviations_too():
+    rng = np.random.default_rng(0)
+    X, y, weights = THREE[rng.integers(0, 3, size=40)], rng.normal(size=40), rng.integers(1, 4, size=40)
+    model = KernelRidgeRegressor(0.1, kernel="gaussian", metric=None)
+    weighted = clone(model).fit(X, y, sample_weight=weights)
+    repeated = clone(model).fit(X.repeat(weights, axis=0), y.repeat(weights))
+    for one, other in zip(weighted.predict(THREE, return_std=True), repeated.predict(THREE, return_std=True), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+    for one, other in zip(weighted.predict_interval(THREE), repeated.predict_interval(THREE), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "shares", [(0.9, 0.5, 0.2), (0.1, 0.1, 0.1), (0.5, 0.5, 0.5), (1.0, 0.5, 0.0), (0.9, 0.2), (0.3,)], ids=str
+)
+@pytest.mark.parametrize("name", ["auto", "neighbors"])
+def test_probabilities_of_repeated_rows_are_the_shares_of_their_labels(name, shares):
+    X = np.repeat(THREE[: len(shares)], COPIES, axis=0)
+    y = np.concatenate([np.arange(COPIES) < share * COPIES for share in shares])
+    model = LocalKernelRidgeClassifier("auto" if name == "auto" else 2).fit(X, y)
+    np.testing.assert_allclose(model.predict_proba(THREE[: len(shares)])[:, 1], shares, atol=0.05)
+
+
+CLASSES = {
+    "one row": (THREE[:1], ["a"]),
+    "two rows": (THREE[:2], ["a", "b"]),
+    "three rows": (THREE, ["a", "b", "c"]),
+    "one class": (SOME, ["a"] * 60),
+    "a class with one row": (SOME, ["a"] * 59 + ["b"]),
+    "all rows equal": (np.zeros((50, 2)), ["a"] * 40 + ["b"] * 10),
+    "columns that are copies": (np.c_[SOME, SOME, np.ones(60)], np.where(SOME[:, 0] > 0, "a", "b")),
+}
+
+
+@pytest.mark.parametrize("table", CLASSES)
+@pytest.mark.parametrize("name", ["auto", "neighbors"])
+def test_probabilities_are_never_strange(name, table):
+    X, y = CLASSES[table]
+    model = LocalKernelRidgeClassifier("auto" if name == "auto" else 2).fit(X, y)
+    probabilities = model.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    assert (probabilities >= 0).all()
+    if table != "a class with one row":
+        assert model.score(X, y) >= max(np.mean(np.asarray(y) == label) for label in set(y))
