@@ -16,7 +16,8 @@ PACKAGE = pathlib.Path(torchkrr.__file__).parent
 LAYERS = [
     {"__version__", "errors"},
     {"_threads"},
-    {"_checks", "_chunking", "_extras", "_files", "_names", "_native", "_precision", "_progress", "_state"},
+    {"_tracing"},
+    {"_checks", "_chunking", "_empty", "_extras", "_files", "_names", "_native", "_precision", "_progress", "_state"},
     {"distances"},
     {"_radial"},
     {"transforms"},
@@ -37,70 +38,6 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
-# Inside a folder, files are ordered too.
-ORDERED_FOLDERS = {
-    "core": [
-        *("factor", "cells", "solve", "backward", "sharing", "fused", "local", "dense", "dense_regressor", "fused_dense"),
-        *("unresolved", "unresolved_dense", "expansion"),
-    ],
-    "neighbors": ["fused_search", "selection", "base", "exact", "streamed", "faiss_index", "recall", "auto"],
-    "functional": ["local", "ridge", "bounds", "greedy", "transport", "blended", "voronoi", "hierarchical"],
-    "nn": ["contents", "support", "ridge", "local", "transport", "kept", "blended", "hierarchical"],
-    "tuning": ["scores", "leave_one_out", "selection", "select", "learned", "descent", "metric", "recipe", "intervals"],
-    "estimators": [
-        "threads",
-        "columns",
-        "rows",
-        "embeddings",
-        "scales",
-        "wanted",
-        "members",
-        "choose_dense",
-        "choose_local",
-        "choose",
-        "uncertainty",
-        "explaining",
-        "predictor",
-        "table",
-        "reading",
-        "state",
-        "storage",
-        "base",
-        "regressors",
-        "classifier",
-        "loading",
-        "left_out",
-    ],
-    "models": ["pooling", "taps", "depths", "modes", "graphs", "stages", "readout", "q_network"],
-    "experiments": [
-        *("extras", "processes", "checkpoints", "folders", "text_tables", "command_lines", "_torchvision", "pictures"),
-        *("splitting", "image_files", "archives", "datasets"),
-        *("preparing", "weight_files", "digit_network", "catalog", "backbones", "feature_files", "features"),
-        *("subsamples", "records", "readouts", "selecting", "trained", "lazy", "sharded"),
-        *("lineup", "config", "inputs", "summary"),
-        *("figures", "pages", "heads", "head_examples", "classify", "asked_images"),
-        *("examining", "thumbnails", "report", "transfer"),
-        *("probe_config", "probe_network", "probe_inputs", "probe_runs", "probe_summary", "probe_figure", "probe_report"),
-        *("probe", "probing"),
-        *("lander_config", "lander_games", "lander_replay", "lander_agent", "lander_training", "lander_records"),
-        *("lander_runs", "lander_report", "lander_figure", "lander_watch", "lander_study"),
-        *("small_networks", "learn_config", "learn_data", "learn_bank", "learn_networks", "learn_heads"),
-        *("learn_optimizer", "learn_training", "learn_records", "learn_summary", "learn_figure", "learn_report"),
-        *("learn_board", "learn_runs"),
-    ],
-    "distributed": [
-        *("wire", "shards", "launch", "team", "fitting", "merging", "searching", "exchange", "neighborhoods", "replicated"),
-        *("local", "checkpoint", "costs", "estimators"),
-    ],
-    "commands": [
-        *("tables", "values", "features", "targets", "scores", "folds", "writing", "parts", "ranks"),
-        *("fit", "predict", "evaluate"),
-    ],
-    "options": [
-        *("kinds", "tables", "shells", "fit", "predict", "evaluate", "doctor", "completion"),
-        *("settings", "interrupts", "frozen", "transfer", "classify", "update", "probe", "lander", "learn"),
-    ],
-}
 MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]
 
 
@@ -115,7 +52,10 @@ def imported(path: pathlib.Path) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_upwards_in_the_data_flow(path):
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     if parts[0] == "__init__":
@@ -123,9 +63,35 @@ def test_imports_point_upwards_in_the_data_flow(path):
     for other in imported(path):
         if other[0] != parts[0]:
             assert RANK[other[0]] < RANK[parts[0]], f"{path} imports {other}"
-        elif parts[-1] != "__init__":
-            order = ORDERED_FOLDERS[parts[0]]
-            assert order.index(other[1]) < order.index(parts[1]), f"{path} imports {other}"
+
+
+def cycle_among(graph: dict[str, set[str]]) -> list[str]:
+    """Nodes that import each other in a circle, or nothing."""
+    done: set[str] = set()
+
+    def visit(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        for other in sorted(graph.get(node, ())):
+            found = visit(other, [*path, node])
+            if found:
+                return found
+        done.add(node)
+        return []
+
+    return next(filter(None, (visit(node, []) for node in sorted(graph))), [])
+
+
+def test_files_import_each_other_in_no_circle():
+    graph = {}
+    for path in FILES:
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts[-1] != "__init__":
+            graph["/".join(parts)] = {"/".join(other[: len(other)]) for other in imported(path)}
+    assert cycle_among(graph) == []
+    assert cycle_among({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -136,8 +102,8 @@ def test_every_exported_name_exists(name):
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_file_is_longer_than_400_lines(path):
-    assert path.read_text().count("\n") <= 400
+def test_no_file_is_longer_than_600_lines(path):
+    assert path.read_text().count("\n") <= 600
 
 
 def test_errors_and_warnings_have_one_base_each():

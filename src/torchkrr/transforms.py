@@ -17,6 +17,7 @@ from ._checks import check_finite, check_floating, check_points, check_same_feat
 from ._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from ._precision import working_dtype
 from ._state import keep_double, register_setting, resize_buffers, usable
+from ._tracing import is_plain
 from .distances import needs_gradient, squared_distances
 from .errors import InputError, InputTypeError, NotFittedError
 
@@ -149,7 +150,7 @@ class ErfInv(Transform):
     """
 
     def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
-        if 16 * x.numel() <= SEARCH_BYTES or x.ndim < 2 or needs_gradient(x):
+        if x.ndim < 2 or needs_gradient(x) or not is_plain(x) or 16 * x.numel() <= SEARCH_BYTES:
             return self._of(x)
         # In float64 all rows at a time would take four times their own memory.
         mapped = torch.empty_like(x)

@@ -96,8 +96,7 @@ USES_OF_AN_INDEX = {
 
 
 POINTS_OF_AN_INDEX = {
-    defect: POINTS[defect]
-    for defect in ("list", "nan", "inf", "no_rows", "no_columns", "integer", "one_dimension", "three_dimensions")
+    defect: POINTS[defect] for defect in ("list", "nan", "inf", "no_columns", "integer", "one_dimension", "three_dimensions")
 }
 
 

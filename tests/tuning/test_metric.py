@@ -57,9 +57,9 @@ def test_no_row_is_its_own_neighbor_and_rows_set_aside_take_no_part(monkeypatch)
     calls = []
     solve = descent.solve_local
 
-    def spy(query, centers, values, indices, **choices):
+    def spy(query, centers, values, indices, options):
         calls.append((query, centers, indices))
-        return solve(query, centers, values, indices, **choices)
+        return solve(query, centers, values, indices, options)
 
     monkeypatch.setattr(descent, "solve_local", spy)
     torchkrr.learn_metric(x, y, **{**QUICK, "steps": 10})

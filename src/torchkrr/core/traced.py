@@ -268,7 +268,8 @@ def _gradients(
         leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         outputs = run(leaves)
         reached = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if output.requires_grad]
-        ends, arriving = [output for output, _ in reached], [grad for _, grad in reached]
+        # Contiguous, so that the result does not depend on how a gradient happens to lie in memory.
+        ends, arriving = [output for output, _ in reached], [grad.contiguous() for _, grad in reached]
         parts = torch.autograd.grad(ends, leaves, arriving, allow_unused=True)
         return [
             torch.zeros_like(tensor) if part is None else _fresh(part) for tensor, part in zip(inputs, parts, strict=True)

@@ -14,6 +14,7 @@ from .._checks import (
     check_choice,
     check_finite,
     check_floating,
+    check_nonempty,
     check_num_neighbors,
     check_points,
     check_ridge,
@@ -148,6 +149,8 @@ class SupportLayer(nn.Module):
         check_floating("query", query)
         if query.ndim == 0:
             raise ShapeError("query must have shape (*, features), got (). Give rows of features, in two dimensions.")
+        if query.shape[-1] == 0:
+            check_nonempty("query", query)
         check_same_features("query", query, "the centers of the layer", self.centers)
         return query.reshape(-1, query.shape[-1])
 
