@@ -21,7 +21,7 @@ import time
 import warnings
 from collections.abc import Callable
 
-ROUNDS, REPEATS = 5, 5
+ROUNDS, REPEATS = 8, 7
 QUERIES, CENTERS, NEIGHBORS, OUTPUTS = 2000, 20_000, 100, 10
 TREE = pathlib.Path(__file__).parent.parent
 

@@ -28,7 +28,8 @@ template <class T> class Solver {
     const int64_t mixtures;  // of outputs, or as many as there are: right-hand sides where `whole` is not
     Cell<T> cell;
     Buffer<T> kernel, inner, sums;
-    Buffer<T> low, high, mixing, shifts;  // [output] range of the values; [mixture][output]; [mixture]
+    Buffer<T> random, low, high;          // [row][probe]; [side] range of the values
+    Buffer<T> mixing, shifts;             // [mixture][output]; [mixture]
     Buffer<T> inverse_rows, ones_rows;    // [row][member]: U'^-1, and its running sums times the whitened ones
     Buffer<T> running, lengths, steps;    // [member]; [quantity][side], of a path [quantity][row]; [row]
     std::vector<std::pair<int64_t, int64_t>> sorted;  // members and their columns, where cells are known by their set
@@ -47,9 +48,11 @@ template <class T> class Solver {
           judge{task.limits}, probes(judge.wants_inverse() ? PROBES : 0),
           mixtures(whole || !judge.wants(MEAN) ? 0 : mixed(task, heads_for(task.starts ? GROUP : 1))),
           cell(M, task.features, heads_for(task.starts ? GROUP : 1) + (whole ? C : mixtures), task.log_scales, task.scale_step),
-          kernel(cell.columns), inner(M), sums(2 * C), low(C), high(C), mixing(mixtures * C), shifts(mixtures),
+          kernel(cell.columns), inner(M), sums(2 * C), random(M * PROBES), low(cell.width), high(cell.width), mixing(mixtures * C), shifts(mixtures),
           inverse_rows(task.path ? cell.rows * cell.columns : 0), ones_rows(task.path && task.trend ? cell.rows * cell.columns : 0),
-          running(cell.columns), lengths(task.path ? 5 * M : 3 * cell.width), steps(task.path ? M : 0) {}
+          running(cell.columns), lengths(task.path ? 5 * M : 3 * cell.width), steps(task.path ? M : 0) {
+        for (int64_t i = 0; i < M * PROBES; ++i) random[i] = T(probe_at(i / PROBES, i % PROBES));
+    }
 
     void run(int64_t c) {
         const int64_t first = task.starts ? task.starts[c] : c, last = task.starts ? task.starts[c + 1] : c + 1;
@@ -85,16 +88,17 @@ template <class T> class Solver {
             for (int64_t i = 0; i < M; ++i) cell.side(i)[k] = kernel[i];
         }
         const int64_t heads = heads_for(count), sides = heads + (whole ? C : mixtures);
-        if (judge.wants(MEAN) && C) measure(members);
+        if (mixtures && mixtures < C) prepare_mixing(members);
         for (int64_t i = 0; i < M; ++i) {
             T *side = cell.side(i);
             if (task.trend) side[count] = 1;
-            for (int64_t p = 0; p < probes; ++p) side[heads - probes + p] = T(probe_at(i, p));
+            for (int64_t p = 0; p < probes; ++p) side[heads - probes + p] = random[i * PROBES + p];
             const T *values = at<T>(task.values, members[i] * C);
-            if (whole) std::copy_n(values, C, side + heads);
-            if (mixtures) mix(values, side + heads);
+            if (whole || mixtures == C) std::copy_n(values, C, side + heads);
+            else if (mixtures) mix(values, side + heads);
         }
         for (int64_t i = M; i < cell.rows; ++i) std::fill_n(cell.side(i), cell.width, T(0));
+        if (judge.wants(MEAN) && !task.path) find_ranges(heads, sides);
         const T *ridge = at<T>(task.ridge, c * task.ridge_cell);
         const bool sound = cell.finite(centers, members) && factor(members, ridge);
         if (sound) {
@@ -116,21 +120,31 @@ template <class T> class Solver {
         }
     }
 
-    // The range of the values of each output, and the mixtures of outputs, each of size about one.
-    void measure(const int64_t *members) {
-        std::copy_n(at<T>(task.values, members[0] * C), C, low.data());
-        std::copy_n(low.data(), C, high.data());
+    // The range of the right-hand sides that are values, by column.
+    void find_ranges(int64_t heads, int64_t sides) {
+        for (int64_t c = heads / W * W; c < sides; c += W) {
+            Vec<T> least = load(cell.side(0) + c), most = least;
+            for (int64_t i = 1; i < M; ++i) {
+                const Vec<T> x = load(cell.side(i) + c);
+                least = x < least ? x : least, most = x > most ? x : most;
+            }
+            store(low.data() + c, least), store(high.data() + c, most);
+        }
+    }
+
+    // Random mixtures of the outputs, each output of size one.
+    void prepare_mixing(const int64_t *members) {
+        std::vector<T> least(at<T>(task.values, members[0] * C), at<T>(task.values, members[0] * C) + C), most(least);
         for (int64_t i = 1; i < M; ++i) {
             const T *values = at<T>(task.values, members[i] * C);
-            for (int64_t c = 0; c < C; ++c) low[c] = std::min(low[c], values[c]), high[c] = std::max(high[c], values[c]);
+            for (int64_t c = 0; c < C; ++c) least[c] = std::min(least[c], values[c]), most[c] = std::max(most[c], values[c]);
         }
         for (int64_t m = 0; m < mixtures; ++m) {
             shifts[m] = 0;
             for (int64_t c = 0; c < C; ++c) {
-                const double size = size_of(c, low[c], high[c]);
-                const double sign = mixtures == C ? double(m == c) : probe_at(c, m);
-                mixing[m * C + c] = size > 0 ? T(sign / size) : T(0);
-                if (task.trend) shifts[m] += mixing[m * C + c] * (low[c] + high[c]) / 2;
+                const double size = size_of(c, least[c], most[c]);
+                mixing[m * C + c] = size > 0 ? T(probe_at(c, m) / size) : T(0);
+                if (task.trend) shifts[m] += mixing[m * C + c] * (least[c] + most[c]) / 2;
             }
         }
     }
@@ -144,13 +158,9 @@ template <class T> class Solver {
 
     // The mixtures of the values of a member.
     void mix(const T *values, T *out) const {
-        for (int64_t m = 0; m < mixtures; ++m) out[m] = -shifts[m];
-        if (mixtures == C) {
-            for (int64_t c = 0; c < C; ++c) out[c] += mixing[c * C + c] * values[c];
-            return;
-        }
         for (int64_t m = 0; m < mixtures; ++m) {
             const T *factors = mixing.data() + m * C;
+            out[m] = -shifts[m];
             for (int64_t c = 0; c < C; ++c) out[m] += factors[c] * values[c];
         }
     }
@@ -179,7 +189,8 @@ template <class T> class Solver {
         double all = 0;
         for (int64_t c = 0; heads + c < sides; ++c) {
             const double length = std::sqrt(double(lengths[2 * width + heads + c]));
-            const double ratio = length > 0 ? length / (whole ? size_of(c, low[c], high[c]) : 1.0) : 0.0;
+            const bool own = whole || mixtures == C;
+            const double ratio = length > 0 ? length / (own ? size_of(c, low[heads + c], high[heads + c]) : 1.0) : 0.0;
             found.ratio = std::max(found.ratio, ratio), all += ratio * ratio;
         }
         // Mixtures of many outputs have on average the length of all together.
