@@ -90,7 +90,9 @@ def test_a_weight_is_a_number_of_copies_in_deviations_too():
 
 
 @pytest.mark.parametrize(
-    "shares", [(0.9, 0.5, 0.2), (0.1, 0.1, 0.1), (0.5, 0.5, 0.5), (1.0, 0.5, 0.0), (0.9, 0.2), (0.3,)], ids=str
+    "shares",
+    [(1.0, 0.0, 1.0), (0.9, 0.5, 0.2), (0.1, 0.1, 0.1), (0.5, 0.5, 0.5), (1.0, 0.5, 0.0), (0.9, 0.2), (0.3,)],
+    ids=str,
 )
 @pytest.mark.parametrize("name", ["auto", "neighbors"])
 def test_probabilities_of_repeated_rows_are_the_shares_of_their_labels(name, shares):

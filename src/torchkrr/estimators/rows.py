@@ -7,7 +7,7 @@ leaves its copies out too.
 
 How far the values of copies lie apart is noise, whatever the function is: each center keeps the squares of what its values
 differ from their mean, and how many of its rows are free to differ. Where the values of all copies agree, they may be one
-observation written several times, or a weight, and none is free.
+observation written several times, or a weight, and none is free; unless there are so few points that nothing else is known.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..tuning.leave_one_out import sample_rows
 
+FEW_POINTS = 10
 ROUNDING = 1e-12  # of values, in parts of the largest
 
 
@@ -84,7 +85,8 @@ def different_points(rows: Rows) -> Centers:
     # What is left of equal values after rounding is no difference.
     apart = torch.where(apart.abs() > ROUNDING * given.abs().amax(0), apart, 0.0)
     scatter = torch.zeros_like(means).index_add_(0, index, weights.unsqueeze(1) * apart.square())
-    freedom = (sums - 1).clamp_min(0) if bool(scatter.any()) else torch.zeros_like(sums)
+    told = count < FEW_POINTS or bool(scatter.any())
+    freedom = (sums - 1).clamp_min(0) if told else torch.zeros_like(sums)
     return Centers(torch.from_numpy(different), means, sums, of_row, scatter, freedom)
 
 
