@@ -5,9 +5,12 @@ import warnings
 
 import pytest
 import torch
+from tests.properties import trust_hooks
 
 from torchkrr import functional as F
 from torchkrr import kernels, neighbors, nn
+from torchkrr.core.local import solve_local
+from torchkrr.core.options import SolveOptions
 from torchkrr.core.trust import ladder
 from torchkrr.errors import RidgeRaisedWarning, SolveError
 
@@ -198,3 +201,20 @@ def test_many_rows_are_judged_more_strictly_in_float32(kernel, ridge):
 
     for single, double in zip(results(torch.float32), results(torch.float64), strict=True):
         torch.testing.assert_close(single.double(), double, rtol=0, atol=0.012)
+
+
+@pytest.mark.parametrize("backend", ["fused", "torch"])
+def test_what_is_left_over_is_judged_by_the_size_of_what_it_was_taken_from(backend):
+    # Residuals of a good prior are small and rough; solved in float32 they are as exact as the targets ask for.
+    torch.manual_seed(0)
+    centers, query = torch.rand(300, 2), torch.rand(20, 2)
+    residuals = 1e-3 * torch.randn(300, 3)
+    indices = neighbors.nearest(query, centers, 40)
+    options = SolveOptions(kernels.Matern52(1.0), 1e-5, backend=backend)
+    with trust_hooks.counting() as alone:
+        exact, _ = solve_local(query, centers, residuals, indices, options, "mean")
+    with trust_hooks.counting() as beside:
+        found, _ = solve_local(query, centers, residuals, indices, options, "mean", value_scale=torch.ones(3))
+    assert alone.again > 0
+    assert beside.again == 0
+    assert (found - exact).abs().max() < 1e-3
