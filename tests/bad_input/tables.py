@@ -201,6 +201,7 @@ ANY_ARGUMENT = {
     "nan": Defect(with_first(NAN), InputError, NOT_FINITE),
     "inf": Defect(with_first(INF), InputError, NOT_FINITE),
     "minus_inf": Defect(with_first(-INF), InputError, NOT_FINITE),
+    "no_rows": Defect(lambda t: t[:0], ShapeError, EMPTY),
     "no_columns": Defect(lambda t: t[:, :0], ShapeError, EMPTY),
 }
 
