@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._tracing import has_numbers
+from ._tracing import is_plain
 from .errors import InputError, InputTypeError, ShapeError
 
 FINITE_BLOCK = 1 << 22  # entries looked at together
@@ -136,7 +136,7 @@ def check_broadcastable(**tensors: Tensor) -> None:
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
-    if not has_numbers(tensor):
+    if not is_plain(tensor):
         return
     # The sum is one pass without a temporary; only a suspicious sum pays for the full test.
     if math.isfinite(tensor.detach().sum().item()):
@@ -228,7 +228,7 @@ def check_index_tensor(name: str, indices: Any, centers: Tensor) -> None:
 def check_index_range(
     name: str, indices: Tensor, num_centers: int, *, what: str = "centers", then: str = SEARCH_AGAIN
 ) -> None:
-    if not indices.numel() or not has_numbers(indices):
+    if not indices.numel() or not is_plain(indices):
         return
     low, high = map(int, torch.aminmax(indices))
     if low < 0 or high >= num_centers:
@@ -246,7 +246,7 @@ def check_ridge(ridge: Any, num_centers: int | None = None) -> None:
         if ridge.ndim != 0 and not per_center:
             expected = "a number or a 0-d tensor" + (f", or have shape ({num_centers},)" if num_centers else "")
             raise ShapeError(f"ridge must be {expected}, got shape {_shape(ridge)}.")
-        if not has_numbers(ridge):
+        if not is_plain(ridge):
             return
         entries = ridge.detach().flatten()
         smallest, largest = float(entries.min()), float(entries.max())
@@ -274,7 +274,7 @@ def check_device(device: Any) -> None:
 def check_positive(name: str, value: Any) -> None:
     """A positive finite number, or a tensor of them."""
     if isinstance(value, Tensor) and value.numel():
-        if not has_numbers(value):
+        if not is_plain(value):
             return
         lowest, highest = float(value.detach().min()), float(value.detach().max())
     elif isinstance(value, numbers.Real) and not isinstance(value, bool):

@@ -7,7 +7,7 @@ none.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -45,17 +45,22 @@ def state_of(*tensors: Tensor) -> State:
     return state
 
 
-def has_numbers(tensor: Tensor) -> bool:
-    """Whether checks may look at the numbers of a tensor."""
-    if _no_numbers() or tensor.is_meta or isinstance(tensor, FakeTensor):
-        return False
-    try:
-        tensor.data_ptr()
-    except RuntimeError:
-        return False
-    return True
-
-
 def is_plain(*tensors: Tensor) -> bool:
-    """Whether numbers are all there is to them."""
+    """Whether numbers are all there is to them, so that they may be looked at."""
     return state_of(*tensors) == "plain"
+
+
+class WithoutDerivative(torch.autograd.Function):
+    """Base of steps that nothing is differentiated through; `forward` and `vmap` are theirs."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, ...]:
+        return (None,) * len(ctx.needs_input_grad)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> None:
+        return None

@@ -36,9 +36,8 @@ def serves_any_query(system: DenseSystem) -> Tensor:
     vectors = trust.probes(system.matrix)
     inverse = trust.inverse_norm(spd_solve(system, vectors), vectors)
     norm = torch.full_like(system.size, math.sqrt(rows))
-    evidence = Evidence(
-        system.size, norm, norm, torch.zeros_like(norm), inverse=inverse
-    )  # the rule of systems asks no ridge
+    no_ridge = torch.zeros_like(norm)  # the rule of systems does not ask for it
+    evidence = Evidence(system.size, norm, norm, no_ridge, inverse=inverse)
     return system.factor.sound & trust.judge(evidence, rows, trust.limits(torch.float64, "mean"))
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .._precision import working_dtype
 from .._radial import with_profile
+from .._tracing import WithoutDerivative
 from ..kernels import kernel_from_name, name_of_kernel
 from . import dense, local
 from .dense import DenseKind
@@ -54,21 +55,7 @@ def transformed_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: T
     return dense.plain_solve(kind, *points, values.double(), ridge, options).to(working_dtype(values.dtype))
 
 
-class _WithoutDerivative(torch.autograd.Function):
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, ...]:
-        return (None,) * len(ctx.needs_input_grad)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> None:
-        return None
-
-
-class _RaisedLocal(_WithoutDerivative):
+class _RaisedLocal(WithoutDerivative):
     """The ridge that each cell needs in float64, `(Q, 1)`; zero where it is resolved as it is."""
 
     @staticmethod
@@ -101,7 +88,7 @@ class _RaisedLocal(_WithoutDerivative):
         return _RaisedLocal.apply(rows, options, kind, *flat, *rest[3:]).view(info.batch_size, -1, 1), 0
 
 
-class _RaisedDense(_WithoutDerivative):
+class _RaisedDense(WithoutDerivative):
     """The ridge that each problem needs in float64, `(*, 1)`; zero where it is resolved as it is."""
 
     @staticmethod

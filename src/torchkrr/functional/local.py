@@ -20,13 +20,13 @@ from .._checks import (
     check_same_rows,
     check_values,
 )
-from .._native import NO_MEMORY, Backend
+from .._native import NO_MEMORY, Backend, chosen
 from .._precision import full_precision
 from ..core import local, traced
 from ..core.fused import FactorCache
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
-from ..errors import BackendError, InputError, ShapeError
+from ..errors import InputError, ShapeError
 from ..kernels import Kernel
 
 
@@ -285,9 +285,9 @@ def solve_local(
         )
         _explain_non_finite(first, centers, values)
     else:
+        if state == "transformed":
+            chosen(options.backend, NO_MEMORY, "solve this")  # an error where the compiled solver was asked for
         solve = traced.symbolic_local if state == "symbolic" else traced.transformed_local
-        if state == "transformed" and options.backend == "fused":
-            raise BackendError(f'backend="fused" cannot solve this: {NO_MEMORY}. backend="auto" takes the torch path then.')
         first, power_squared = solve(query, centers, values, indices, options, kind)
     return first.to(query.dtype), safe_sqrt(power_squared.clamp_min(0)).to(query.dtype)
 

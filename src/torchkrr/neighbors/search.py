@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .._checks import check_alike, check_finite, check_num_neighbors, check_points, check_same_features
 from .._precision import full_precision, working_dtype
-from .._tracing import has_numbers, state_of
+from .._tracing import WithoutDerivative, is_plain, state_of
 from ..errors import InputError
 from ..kernels import Kernel, check_kernel
 from .exact import ExactIndex
@@ -65,7 +65,7 @@ def nearest(
     if exclude_self:
         if exclude is not None:
             raise InputError("Give exclude_self or exclude, not both: exclude names the rows that exclude_self implies.")
-        if query.shape != centers.shape or (has_numbers(query) and not torch.equal(query, centers)):
+        if query.shape != centers.shape or (is_plain(query) and not torch.equal(query, centers)):
             raise InputError(
                 "exclude_self=True needs query equal to centers, row by row. "
                 "For another query set name the row to leave out of each with exclude=."
@@ -97,22 +97,10 @@ def _(query: Tensor, centers: Tensor, num_neighbors: int, exclude: Tensor | None
     return query.new_empty(query.shape[0], num_neighbors, dtype=torch.int64)
 
 
-class _Nearest(torch.autograd.Function):
+class _Nearest(WithoutDerivative):
     @staticmethod
     def forward(query: Tensor, centers: Tensor, num_neighbors: int, exclude: Tensor | None) -> Tensor:
         return _search(query, centers, num_neighbors, exclude)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, ...]:
-        return None, None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> None:
-        return None
 
     @staticmethod
     def vmap(
