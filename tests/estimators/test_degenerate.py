@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 
+from torchkrr import functional, kernels
+from torchkrr.errors import RidgeRaisedWarning
 from torchkrr.estimators import KernelRidgeRegressor, LocalKernelRidgeClassifier, LocalKernelRidgeRegressor
 
 RNG = np.random.default_rng(0)
@@ -123,3 +126,15 @@ def test_probabilities_are_never_strange(name, table):
     assert (probabilities >= 0).all()
     if table != "a class with one row":
         assert model.score(X, y) >= max(np.mean(np.asarray(y) == label) for label in set(y))
+
+
+def test_a_given_alpha_that_float64_cannot_resolve_is_raised_with_a_warning():
+    # As by `functional`: neither silent, nor solved with a ridge that nobody asked for.
+    X, y = np.linspace(0, 2, 15)[:, None], np.random.default_rng(0).normal(size=15)
+    model = KernelRidgeRegressor(3e-15, kernel=kernels.Gaussian(1.0), metric=None)
+    with pytest.warns(RidgeRaisedWarning, match=r"at most 2\.2e-12"):
+        found = model.fit(X, y).predict(X + 0.01)
+    points, values, raised = torch.as_tensor(X), torch.as_tensor(y)[:, None], torch.finfo(torch.float64).eps * 1e4
+    choices = {"kernel": kernels.Gaussian(1.0), "ridge": raised, "trend": "constant"}
+    expected = functional.kernel_ridge(points + 0.01, points, values, **choices)
+    np.testing.assert_allclose(found, expected[:, 0].numpy(), atol=1e-3)

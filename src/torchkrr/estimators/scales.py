@@ -185,4 +185,6 @@ def try_around(problem: Problem, around: Scales, factors: tuple[float, ...], rid
             loss = float((shares * residuals.square()).sum())
             if math.isfinite(loss) and (best is None or loss < best.loss):
                 best = Path(loss, Scales(logs, ridge), problem.values - residuals)
-    return best if best is not None else Path(math.inf, around, torch.zeros_like(problem.values))
+    if best is None:  # none can be trusted: the largest, which the regressor raises further, with a warning
+        best = Path(math.inf, Scales(around.logs, max(ridges)), torch.zeros_like(problem.values))
+    return best
