@@ -1,12 +1,16 @@
-"""The extras of the package: what each needs, by the package's own metadata, and what it adds."""
+"""Optional dependencies: import them, or say which extra brings them."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import re
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import NamedTuple
+
+from .errors import MissingExtraError
 
 ADDS = {
     "faiss": 'approximate search: neighbors.FaissIndex, and index="auto" for many centers',
@@ -36,6 +40,29 @@ class Requirement(NamedTuple):
 
     def __str__(self) -> str:
         return self.name if self.least is None else f"{self.name}>={self.least}"
+
+
+def import_extra(module: str, user: str, *, extra: str, instead: str = "") -> ModuleType:
+    """Import an optional module, or raise an error that names its user and the extra to install.
+
+    Args:
+        module: what to import, for instance `"scipy.optimize"`.
+        user: what needs it, the subject of the error.
+        extra: the extra of torchkrr that brings it.
+        instead: a sentence on what works without it.
+
+    Example:
+        >>> import_extra("math", "Rounding", extra="none").floor(1.5)
+        1
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.split(".")[0]
+        if error.name is None or error.name.split(".")[0] != package:
+            raise
+        message = f"{user} needs {package}, which is not installed: {install_command(extra)}. {instead}"
+        raise MissingExtraError(message.rstrip()) from None
 
 
 def core_requirements() -> list[Requirement]:
