@@ -17,7 +17,7 @@ LAYERS = [
     {"__version__", "errors"},
     {"_threads"},
     {"_tracing"},
-    {"_checks", "_chunking", "_empty", "_extras", "_files", "_names", "_native", "_precision", "_progress", "_state"},
+    {"_checks", "_chunking", "_empty", "_extras", "_files", "_names", "native", "_precision", "_progress", "_state"},
     {"distances"},
     {"_radial"},
     {"transforms"},

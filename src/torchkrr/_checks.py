@@ -5,6 +5,7 @@ Each message says what was expected, what came, and what to do about it.
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._tracing import is_plain
+from ._tensors import is_plain
 from .errors import InputError, InputTypeError, ShapeError
 
 FINITE_BLOCK = 1 << 22  # entries looked at together
@@ -293,3 +294,15 @@ def check_scalar(name: str, value: Any) -> None:
 
 def _shape(tensor: Tensor) -> str:
     return str(tuple(tensor.shape))
+
+
+def nearest_name(name: str, known: Sequence[str], *, alike: float = 0.5) -> str | None:
+    """The known name most like this one, whichever letters are capitals, if one is like it at all.
+
+    Example:
+        >>> nearest_name("bmi", ["age", "BMI", "bmj"])
+        'BMI'
+    """
+    plain = [one.strip().casefold() for one in known]
+    near = difflib.get_close_matches(name.strip().casefold(), plain, 1, cutoff=alike)
+    return known[plain.index(near[0])] if near else None

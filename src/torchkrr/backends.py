@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from . import _native
-from ._precision import working_dtype
+from . import native
+from ._tensors import working_dtype
 from .core import fused
 from .core.cells import CellOptions
 from .kernels import Exponential, Kernel, check_kernel
@@ -56,7 +56,7 @@ def backend_report(
     probe = torch.empty(0, dtype=working_dtype(dtype), device=device)
     options = CellOptions(kernel, fade=fade, normalize=normalize is not None)
     reason = fused.obstacle((probe,), options, kernel.learned_in_profile())
-    found = _native.library()
+    found = native.library()
     return BackendReport(
         "fused" if reason is None else "torch",
         reason,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import __version__, _extras, _native
+from . import __version__, _extras, native
 from .backends import backend_report
 from .experiments.datasets import cache_folder
 from .functional import local_kernel_ridge
@@ -83,8 +83,8 @@ def outdated(requirements: Iterable[_extras.Requirement]) -> list[str]:
 
 def library_problems() -> list[str]:
     """The compiled solver is there and cannot be used. Where it is not there, torch does the work: that is no problem."""
-    built = sorted(_native.FOLDER.glob("fused_*.so"))
-    if built and _native.library() is None:
+    built = sorted(native.FOLDER.glob("fused_*.so"))
+    if built and native.library() is None:
         names = ", ".join(path.name for path in built)
         return [f"The compiled solver ({names}) cannot be loaded, torch does the work. {REINSTALL}"]
     return []
@@ -109,7 +109,7 @@ def solve_problems() -> list[str]:
         for name, found in solutions.items()
         if not torch.allclose(found, right, rtol=1e-8, atol=1e-8)
     ]
-    if _native.library() is None:
+    if native.library() is None:
         return problems
     query, centers, values, kernel = random(50, 5), random(200, 5), random(200, 2), Exponential()
     rows = nearest(query, centers, 20, kernel=kernel)

@@ -34,10 +34,9 @@ from ._checks import (
     check_scalar,
     check_tensor,
 )
-from ._precision import full_precision
-from ._radial import Profile, with_profile
 from ._state import add_dimension, keep_double, register_setting, resize_buffers, shown, without_graph
-from .distances import squared_distances
+from ._tensors import full_precision
+from .distances import Profile, squared_distances, with_profile
 from .errors import BackendError, InputError, InputTypeError, ShapeError
 from .transforms import StandardMean, Transform
 

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from ._checks import check_finite, check_floating, check_points, check_same_features, check_tensor
 from ._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from ._precision import working_dtype
 from ._state import keep_double, register_setting, resize_buffers, usable
-from ._tracing import is_plain
-from .distances import needs_gradient, squared_distances
+from ._tensors import is_plain, needs_gradient, working_dtype
+from .distances import squared_distances
 from .errors import InputError, InputTypeError, NotFittedError
 
 __all__ = [

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import torchkrr
-from torchkrr import _extras, _native, diagnosis
+from torchkrr import _extras, diagnosis
+from torchkrr import native as native
 from torchkrr.cli import main
 
 PROJECT = tomllib.loads((pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
@@ -62,24 +63,24 @@ def test_a_missing_package_says_what_its_extra_would_add(monkeypatch, capsys, wi
 
 def test_a_compiled_solver_that_cannot_be_loaded(monkeypatch, tmp_path, capsys, without_imports):
     (tmp_path / "fused_baseline.some.so").write_bytes(b"nonsense")
-    monkeypatch.setattr(_native, "FOLDER", tmp_path)
-    _native.library.cache_clear()
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    native.library.cache_clear()
     try:
         assert main(["doctor", "--quiet"]) == 1
     finally:
-        _native.library.cache_clear()
+        native.library.cache_clear()
     out, err = capsys.readouterr()
     assert out == ""
     assert "The compiled solver (fused_baseline.some.so) cannot be loaded" in err
 
 
 def test_no_compiled_solver_is_no_problem(monkeypatch, tmp_path, capsys, without_imports):
-    monkeypatch.setattr(_native, "FOLDER", tmp_path)
-    _native.library.cache_clear()
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    native.library.cache_clear()
     try:
         assert main(["doctor"]) == 0
     finally:
-        _native.library.cache_clear()
+        native.library.cache_clear()
     assert "solver    torch: it was not compiled" in capsys.readouterr().out
 
 

@@ -15,15 +15,16 @@ from tests.nn.layers import run_python
 from torch.autograd import forward_ad, gradcheck
 
 import torchkrr
-from torchkrr import _native, kernels
 from torchkrr import functional as F
+from torchkrr import kernels
+from torchkrr import native as native
 from torchkrr.core import sharing
 from torchkrr.core.cells import CellOptions
 from torchkrr.core.local import solve_embedded
 from torchkrr.errors import BackendError, RidgeRaisedWarning
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
-needs_fused = pytest.mark.skipif(_native.library() is None, reason="the fused solver is not compiled")
+needs_fused = pytest.mark.skipif(native.library() is None, reason="the fused solver is not compiled")
 # Neighbors, features, outputs: below, at and above the sizes of registers and tiles.
 SHAPES = [(1, 1, 1), (2, 3, 0), (7, 5, 2), (8, 8, 1), (33, 17, 10), (64, 4, 3), (100, 70, 17), (129, 2, 1)]
 KINDS = ["mean", "weights", "path", "coefficients"]
@@ -258,7 +259,7 @@ def test_what_it_cannot_do_is_an_error_or_torch(choices, reason):
 
 
 def test_without_the_library_torch_does_the_work(monkeypatch):
-    monkeypatch.setattr(_native, "library", lambda: None)
+    monkeypatch.setattr(native, "library", lambda: None)
     query, centers, values, indices = problem((5, 2, 1), torch.float64)
     report = torchkrr.backend_report()
     assert (report.backend, report.library) == ("torch", None)
@@ -284,8 +285,8 @@ def test_a_library_of_another_version_is_not_used(tmp_path):
     source.write_text('#include <cstdint>\nextern "C" int64_t torchkrr_task_size() { return 1; }\n')
     library = tmp_path / "old.so"
     subprocess.run([COMPILER, "-shared", "-fPIC", source, "-o", library], check=True)
-    assert _native.opened("old", library) is None
-    assert _native.opened("missing", tmp_path / "missing.so") is None
+    assert native.opened("old", library) is None
+    assert native.opened("missing", tmp_path / "missing.so") is None
 
 
 @pytest.mark.slow
@@ -293,14 +294,14 @@ def test_a_library_of_another_version_is_not_used(tmp_path):
 @pytest.mark.parametrize("width", [16, 32, 64])
 def test_every_register_width(width, tmp_path, monkeypatch):
     # Wider vectors than the processor has are emulated by the compiler: the logic is that of the real instruction set.
-    source, library = Path(_native.FOLDER) / "fused.cpp", tmp_path / "fused.so"
+    source, library = Path(native.FOLDER) / "fused.cpp", tmp_path / "fused.so"
     if not source.exists():
         source = Path(__file__).parents[2] / "src/torchkrr/native/fused.cpp"
     flags = ["-std=c++17", "-O1", "-fno-math-errno", "-shared", "-fPIC", "-pthread", "-w", f"-DVECTOR_BYTES={width}"]
     subprocess.run([COMPILER, *flags, str(source), "-o", str(library)], check=True)
-    found = _native.opened("built", library)
+    found = native.opened("built", library)
     assert found is not None
-    monkeypatch.setattr(_native, "library", lambda: found)
+    monkeypatch.setattr(native, "library", lambda: found)
     for shape in SHAPES:
         for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 2e-3)):
             arguments = (shape, dtype, kernels.RationalQuadratic(1.5 * shape[1] ** 0.5), "mean", True)
@@ -369,9 +370,9 @@ def test_factors_for_which_there_is_no_memory_are_not_kept():
 @pytest.mark.parametrize(("code", "error"), [(1, MemoryError), (2, BackendError)])
 def test_what_goes_wrong_in_the_library_is_an_error(code, error, monkeypatch):
     functions = SimpleNamespace(torchkrr_solve_float=lambda task: code)
-    monkeypatch.setattr(_native, "library", lambda: _native.Library("avx2", Path(), functions))
+    monkeypatch.setattr(native, "library", lambda: native.Library("avx2", Path(), functions))
     with pytest.raises(error, match="'solve'"):
-        _native.call("solve", torch.float32, _native.Task())
+        native.call("solve", torch.float32, native.Task())
 
 
 @pytest.mark.parametrize("backend", ["torch", pytest.param("fused", marks=needs_fused)])

@@ -7,12 +7,13 @@ import torch
 from tests.kernel_cases import KERNELS
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
-from torchkrr import _native, kernels, nn, transforms
 from torchkrr import functional as F
+from torchkrr import kernels, nn, transforms
+from torchkrr import native as native
 from torchkrr.core import fused_dense
 from torchkrr.errors import BackendError, InputError, ShapeError
 
-pytestmark = pytest.mark.skipif(_native.library() is None, reason="the fused solver is not compiled")
+pytestmark = pytest.mark.skipif(native.library() is None, reason="the fused solver is not compiled")
 # Queries, centers, features, outputs: below, at and above the sizes of registers, tiles and blocks.
 SHAPES = [(1, 1, 1, 1), (3, 2, 3, 5), (9, 7, 5, 2), (64, 64, 8, 64), (70, 33, 17, 10), (130, 100, 3, 1)]
 
@@ -187,7 +188,7 @@ def test_what_it_cannot_do_is_an_error_if_asked_for_and_done_by_torch_if_not(cha
 
 
 def test_a_missing_library_is_named(monkeypatch):
-    monkeypatch.setattr(_native, "library", lambda: None)
+    monkeypatch.setattr(native, "library", lambda: None)
     with pytest.raises(BackendError, match="it was not compiled"):
         F.kernel_ridge(*problem((5, 4, 3, 2)), kernel=kernels.Exponential(), backend="fused")
 

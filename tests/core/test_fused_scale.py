@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from torchkrr import _native, kernels
 from torchkrr import functional as F
+from torchkrr import kernels
+from torchkrr import native as native
 from torchkrr.errors import InputError, RidgeRaisedWarning, SolveError
 from torchkrr.transforms import Standardize
 
-pytestmark = pytest.mark.skipif(_native.library() is None, reason="the fused solver is not compiled")
+pytestmark = pytest.mark.skipif(native.library() is None, reason="the fused solver is not compiled")
 SHAPES = [(1, 1), (7, 5), (33, 17), (100, 70)]  # neighbors, features
 LENGTHSCALES = ["one", "per feature"]
 
@@ -180,8 +181,8 @@ def test_a_member_that_is_no_number_is_an_error(bad, count):
 
 
 def test_a_library_of_another_interface_is_not_used(monkeypatch):
-    found = _native.library()
+    found = native.library()
     assert found is not None
-    assert _native.opened(found.instruction_set, found.path) is not None
-    monkeypatch.setattr(_native, "INTERFACE", _native.INTERFACE + 1)
-    assert _native.opened(found.instruction_set, found.path) is None
+    assert native.opened(found.instruction_set, found.path) is not None
+    monkeypatch.setattr(native, "INTERFACE", native.INTERFACE + 1)
+    assert native.opened(found.instruction_set, found.path) is None

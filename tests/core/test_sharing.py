@@ -6,11 +6,11 @@ import pickle
 import pytest
 import torch
 
-from torchkrr import _native, kernels, nn
 from torchkrr import functional as F
+from torchkrr import kernels, native, nn
 from torchkrr.core import sharing
 
-pytestmark = pytest.mark.skipif(_native.library() is None, reason="the fused solver is not compiled")
+pytestmark = pytest.mark.skipif(native.library() is None, reason="the fused solver is not compiled")
 KERNEL = kernels.Matern32(1.5)
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchkrr import _native, errors, kernels, neighbors, transforms
+from torchkrr import errors, kernels, neighbors, transforms
+from torchkrr import native as native
 from torchkrr.neighbors import base, exact, fused_search
 
 FLOAT = [torch.float32, torch.float64]
@@ -25,8 +26,8 @@ def _every_way(request, monkeypatch):
         monkeypatch.setattr(exact, "SMALL_PROBLEM", 0)
         monkeypatch.setattr(exact, "FEW_QUERIES", 0)
     if backend == "torch":
-        monkeypatch.setattr(_native, "library", lambda: None)
-    elif _native.library() is None:
+        monkeypatch.setattr(native, "library", lambda: None)
+    elif native.library() is None:
         pytest.skip("the compiled search is not there")
 
 
@@ -297,7 +298,7 @@ def test_a_query_far_from_all_points():
     # Differences of float32 numbers as large as the distance: the order is that of the rounded distances, ties by index.
     points, query = torch.randn(200, 3), 1e6 * torch.randn(20, 3)
     found = neighbors.ExactIndex().build(points).search(query, 5)
-    if _native.library() is not None:
+    if native.library() is not None:
         rounded = fused_search.squared_distances(query, points.expand(20, -1, -1))  # sums in another order
         torch.testing.assert_close(rounded.double(), (points - query[:, None]).double().square().sum(-1), rtol=1e-6, atol=0)
     else:
@@ -362,7 +363,7 @@ def test_points_overwritten_behind_the_back_of_the_index():
     memory = np.random.default_rng(0).random((2000, 70), dtype=np.float32)
     index = neighbors.ExactIndex().build(torch.from_numpy(memory))
     memory[:] = np.nan
-    if _native.library() is None:
+    if native.library() is None:
         pytest.skip("torch sorts what is no number to the end")
     with pytest.raises(errors.InputError, match="points"):
         index.search(torch.rand(9, 70), 5)

@@ -10,7 +10,8 @@ import torch.distributed
 import torch.multiprocessing
 from tests.nn.layers import INDEXES, NUM_FEATURES, Layer, data, grown, make, moved, predicts_as_rebuilt, queries, shrunk
 
-from torchkrr import _native, kernels, neighbors, transforms
+from torchkrr import kernels, neighbors, transforms
+from torchkrr import native as native
 from torchkrr.nn import contents
 from torchkrr.nn.contents import contents_of
 
@@ -336,14 +337,14 @@ def test_edits_of_high_bits_in_many_numbers_are_seen(edit, features):
         assert not bool(same.any())
 
 
-@pytest.mark.skipif(_native.library() is None, reason="the library is not compiled")
+@pytest.mark.skipif(native.library() is None, reason="the library is not compiled")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_library_hashes_as_torch_does(dtype, monkeypatch):
     for shape in ((1, 1), (3, 7), (40, 33), (600, 1024)):  # the last in several pieces
         rows = torch.randn(*shape, dtype=dtype)
         ours = contents.row_hashes(rows)
         with monkeypatch.context() as without:
-            without.setattr(_native, "library", lambda: None)
+            without.setattr(native, "library", lambda: None)
             theirs = contents.row_hashes(rows)
         assert ours.dtype == theirs.dtype
         assert torch.equal(ours, theirs)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from .._names import nearest_name
+from .._checks import nearest_name
 from ..errors import FileError, InputError
 
 PARQUET = (".parquet", ".pq")

@@ -26,8 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .._radial import profile_gradient
-from ..distances import safe_sqrt
+from ..distances import profile_gradient, safe_sqrt
 from .cells import CellOptions, Neighborhoods, gather, outer_taper, pair_squared, recentered, smooth_taper
 from .solve import Solution, adjoint
 

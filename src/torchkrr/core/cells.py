@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
-from .._native import Backend
 from ..distances import CLOSE, safe_sqrt, squared_distances
 from ..kernels import Kernel
+from ..native import Backend
 from . import trust
 
 THIN_RING = 1e-4  # rounding of a radius, relative to the width of the ring, from which on a float32 ring is not trusted

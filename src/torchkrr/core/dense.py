@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
-from .._precision import working_dtype
-from ..distances import is_differentiated, needs_gradient, squared_distances
+from .._tensors import any_requires_grad, needs_gradient, working_dtype
+from ..distances import squared_distances
 from ..kernels import Kernel
 from . import trust
 from .factor import Factor, SolveWithFactor, cholesky, whiten
@@ -135,7 +135,7 @@ def spd_solve(system: DenseSystem, rhs: Tensor) -> Tensor:
     leading = torch.broadcast_shapes(system.matrix.shape[:-2], rhs.shape[:-2])
     rhs = rhs.expand(*leading, -1, -1)
     upper = system.factor.upper.expand(*leading, -1, -1)
-    if not is_differentiated(system.matrix, rhs):
+    if not any_requires_grad(system.matrix, rhs):
         return SolveWithFactor.forward(system.matrix, upper, rhs)
     return SolveWithFactor.apply(system.matrix.expand(*leading, -1, -1), upper, rhs)  # type: ignore[no-any-return]
 
@@ -307,7 +307,7 @@ class DenseLeftOut(NamedTuple):
 
 def inverse_of(system: DenseSystem) -> Tensor:
     """`(*, N, N)`, without the trend."""
-    if is_differentiated(system.matrix):
+    if any_requires_grad(system.matrix):
         return spd_solve(system, torch.eye(system.matrix.shape[-1], dtype=system.matrix.dtype, device=system.matrix.device))
     return torch.cholesky_inverse(system.factor.upper, upper=True)  # a third of the price
 

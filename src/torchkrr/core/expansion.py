@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .._chunking import chunk_bytes, collect, ranges, rows_per_chunk
-from .._precision import working_dtype
+from .._tensors import working_dtype
 from ..distances import squared_distances
 from ..kernels import Kernel
 from .local import solve_local

@@ -18,10 +18,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from .. import _native
-from .._native import NAMES, Task
-from .._tracing import is_plain
-from ..distances import needs_gradient
+from .. import native
+from .._tensors import is_plain, needs_gradient
 from ..kernels import (
     Exponential,
     Gaussian,
@@ -32,6 +30,7 @@ from ..kernels import (
     RationalQuadratic,
     Wendland,
 )
+from ..native import NAMES, Task
 from . import trust
 from .cells import CellOptions
 from .sharing import Shared, shared_cells
@@ -64,7 +63,7 @@ class FactorCache:
     def handle(self) -> int:
         with self._lock:
             if self._handle is None:
-                found = _native.library()
+                found = native.library()
                 assert found is not None
                 self._handle = found.functions.torchkrr_cache_new(ctypes.c_int64(self.capacity))
                 if self._handle is None:
@@ -75,7 +74,7 @@ class FactorCache:
     @property
     def hits(self) -> int:
         """How many factorizations it has saved."""
-        found = _native.library()
+        found = native.library()
         if self._handle is None or found is None:
             return 0
         return int(found.functions.torchkrr_cache_hits(ctypes.c_void_p(self._handle)))
@@ -98,9 +97,9 @@ def obstacle(tensors: Sequence[Tensor], options: CellOptions, learned: Sequence[
     if options.fade or options.normalize:
         return f"it has no {'fade' if options.fade else 'normalize'}"
     if not is_plain(*tensors) or not shape_in_memory(options.kernel):
-        return _native.NO_MEMORY
-    if _native.library() is None:
-        return _native.MISSING
+        return native.NO_MEMORY
+    if native.library() is None:
+        return native.MISSING
     return None
 
 
@@ -113,7 +112,7 @@ def chosen(tensors: Sequence[Tensor], options: CellOptions, learned: Sequence[Te
     """Whether to solve these cells here."""
     if options.backend == "torch":
         return False
-    return _native.chosen(options.backend, obstacle(tensors, options, learned), "solve this")
+    return native.chosen(options.backend, obstacle(tensors, options, learned), "solve this")
 
 
 def fixed_scale(kernel: Kernel, features: int) -> Tensor | None:
@@ -250,7 +249,7 @@ def _run(
         indices = shared.cells
         given |= {"indices": indices, "starts": shared.starts, "order": shared.order}
     steps = ridge.detach().resolve_neg().expand(indices.shape)
-    tensors = {key: _native.plain(tensor) for key, tensor in given.items() if tensor is not None and tensor.numel()}
+    tensors = {key: native.plain(tensor) for key, tensor in given.items() if tensor is not None and tensor.numel()}
     task = Task(
         **{key: tensor.data_ptr() for key, tensor in tensors.items()},
         cache=None if cache is None else cache.handle,
@@ -272,4 +271,4 @@ def _run(
         system_limit=trust.TRUSTED.system,
         least_norm=options.least_norm,
     )
-    _native.call(name, query.dtype, task)
+    native.call(name, query.dtype, task)

@@ -18,12 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _native
+from .. import native
 from .._checks import check_finite
-from .._native import Task, plain
-from .._tracing import is_plain
-from ..distances import needs_gradient
+from .._tensors import is_plain, needs_gradient
 from ..kernels import Kernel
+from ..native import Task, plain
 from . import trust
 from .dense import DenseProblem
 from .dense import mean as by_torch
@@ -75,7 +74,7 @@ def _call(name: str, task: Task, query: Tensor, centers: Tensor, values: Tensor,
     if space is not None:
         task.adjoint = start = space.data_ptr()
         task.factor = start + values.numel() * space.element_size()
-    _native.call(name, query.dtype, task)
+    native.call(name, query.dtype, task)
 
 
 def obstacle(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any, trend: Any) -> str | None:
@@ -100,10 +99,10 @@ def obstacle(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any, tre
     if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return "it works neither under autocast nor inside torch.compile"
     if not is_plain(query, centers, values) or not shape_in_memory(kernel):
-        return _native.NO_MEMORY
+        return native.NO_MEMORY
     if PROFILES[type(kernel)][1](kernel) and kernel.learned_in_profile():
         return f"it has no gradient for what {type(kernel).__name__} learns in its profile"
-    return _native.MISSING if _native.library() is None else None
+    return native.MISSING if native.library() is None else None
 
 
 def mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel, ridge: float) -> Tensor | None:

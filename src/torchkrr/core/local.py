@@ -19,9 +19,8 @@ from torch.nn.functional import pad
 
 from .._checks import check_finite
 from .._chunking import chunk_bytes, collect, map_in_order, ranges, rows_per_chunk
-from .._precision import working_dtype
 from .._state import with_tensors
-from ..distances import needs_gradient
+from .._tensors import needs_gradient, working_dtype
 from ..errors import SolveError
 from . import fused, trust
 from .backward import Arriving, CellGradients, Saved, gradients, keep

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from .._checks import check_choice, check_ridge
-from .._native import Backend
-from .._tracing import State, state_of
+from .._tensors import State, state_of
 from ..kernels import Kernel, check_kernel
+from ..native import Backend
 
 Trend = Literal["constant"] | None
 Normalize = Literal["cell"] | None

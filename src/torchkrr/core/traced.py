@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._precision import working_dtype
-from .._radial import with_profile
-from .._tracing import WithoutDerivative
+from .._tensors import WithoutDerivative, working_dtype
+from ..distances import with_profile
 from ..kernels import kernel_from_name, name_of_kernel
 from . import dense, local
 from .dense import DenseKind

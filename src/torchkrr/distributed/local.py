@@ -18,13 +18,12 @@ from .._checks import (
     check_same_rows,
     check_tensor,
 )
-from .._native import Backend
-from .._precision import full_precision
+from .._tensors import full_precision, needs_gradient
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
-from ..distances import needs_gradient
 from ..errors import DistributedError, InputTypeError, ShapeError
 from ..functional.local import solve_local
 from ..kernels import Kernel
+from ..native import Backend
 from ..neighbors import NeighborIndex
 from ..nn import LocalKernelRidge
 from ..nn.contents import tensors_of

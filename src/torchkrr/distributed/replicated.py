@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .._state import with_tensors
-from ..distances import needs_gradient
+from .._tensors import needs_gradient
 from ..kernels import Kernel
 from ..nn.contents import tensors_of
 from .wire import Wire

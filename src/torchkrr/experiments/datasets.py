@@ -9,8 +9,8 @@ import pathlib
 import numpy as np
 import torch
 
+from .._checks import nearest_name
 from .._files import replacing
-from .._names import nearest_name
 from ..errors import FileError
 from ._torchvision import torchvision_module
 from .archives import open_archive

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .._names import nearest_name
+from .._checks import nearest_name
 from ..errors import InputError, ShapeError
 from .heads import Head
 

@@ -23,7 +23,7 @@ from .._checks import (
     check_values,
 )
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from .._precision import full_precision
+from .._tensors import full_precision
 from ..core.dense import solve_dense
 from ..core.options import OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .._checks import check_alike, check_count, check_finite, check_integer, check_points, check_same_rows, check_values
-from .._precision import full_precision, working_dtype
+from .._tensors import full_precision, working_dtype
 from ..distances import squared_distances
 from ..errors import InputError
 from ..kernels import Kernel, check_kernel

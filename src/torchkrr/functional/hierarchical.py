@@ -20,8 +20,7 @@ from .._checks import (
     check_values,
 )
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from .._empty import with_a_row
-from .._precision import full_precision, working_dtype
+from .._tensors import full_precision, with_a_row, working_dtype
 from ..core.local import solve_local
 from ..core.options import Kind, OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt

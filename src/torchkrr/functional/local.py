@@ -20,14 +20,14 @@ from .._checks import (
     check_same_rows,
     check_values,
 )
-from .._native import NO_MEMORY, Backend, chosen
-from .._precision import full_precision
+from .._tensors import full_precision
 from ..core import local, traced
 from ..core.fused import FactorCache
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
 from ..errors import InputError, ShapeError
 from ..kernels import Kernel
+from ..native import NO_MEMORY, Backend, chosen
 
 
 class Path(NamedTuple):

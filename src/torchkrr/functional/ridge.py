@@ -18,14 +18,14 @@ from .._checks import (
     check_same_rows,
     check_values,
 )
-from .._native import Backend, chosen
-from .._precision import full_precision
+from .._tensors import full_precision
 from ..core import fused_dense, traced
 from ..core.dense import DenseKind, solve_dense
 from ..core.options import OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
 from ..errors import InputError
 from ..kernels import Kernel
+from ..native import Backend, chosen
 
 
 @full_precision

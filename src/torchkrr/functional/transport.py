@@ -22,7 +22,7 @@ from .._checks import (
     check_same_rows,
     check_tensor,
 )
-from .._precision import full_precision
+from .._tensors import full_precision
 from ..distances import safe_sqrt, squared_distances
 from ..errors import MissingExtraError, ShapeError
 

@@ -2,7 +2,7 @@
 //
 // Per cell: offsets of the M members, transposed to [feature][member]; their Gram matrix, upper half only, in register tiles;
 // distances, profile, ridge; a Cholesky factorization A = U'U that carries the right-hand sides along as further columns;
-// back substitution. Cells are shared out over threads. No headers but the standard ones; called through _native.py.
+// back substitution. Cells are shared out over threads. No headers but the standard ones; called through native.py.
 
 #include <algorithm>
 #include <atomic>
@@ -192,7 +192,7 @@ int torchkrr_hash_float(const HashTask *task) {
 int torchkrr_hash_double(const HashTask *task) {
     return without_exceptions([=] { hash<int64_t>(*task); });
 }
-int64_t torchkrr_interface() { return 3; }  // as in _native.py; raised when a task comes to mean something else
+int64_t torchkrr_interface() { return 3; }  // as in native.py; raised when a task comes to mean something else
 int64_t torchkrr_task_size() { return sizeof(Task); }
 int64_t torchkrr_search_task_size() { return sizeof(SearchTask); }
 int64_t torchkrr_hash_task_size() { return sizeof(HashTask); }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-// Shared with _native.py, field by field; integers as wide as the numbers.
+// Shared with native.py, field by field; integers as wide as the numbers.
 struct HashTask {
     const void *rows, *weights;  // (N, D), (D)
     void *sums;                  // (2, N)

@@ -15,7 +15,7 @@
 
 #include "cell.h"
 
-// Shared with _native.py, field by field.
+// Shared with native.py, field by field.
 struct SearchTask {
     const void *query, *points, *squares;  // (Q, E), (B, E), (B)
     const int64_t *exclude;                // (Q) rows not to be found, or null

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-// Shared with _native.py, field by field; numbers behind the pointers are float or double. Outputs not wanted are null.
+// Shared with native.py, field by field; numbers behind the pointers are float or double. Outputs not wanted are null.
 struct Task {
     const void *query, *centers, *values, *ridge;                // (Q, E), (N, E), (N, C), by steps
     const int64_t *indices, *starts, *order;                     // (cells, M); queries order[starts[c]:starts[c + 1]] share

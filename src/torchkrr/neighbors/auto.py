@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from .. import _native
+from .. import native
 from .._checks import check_at_least_one, check_positive
 from ..errors import InputError, InputTypeError, MissingExtraError
 from .base import NeighborIndex, Neighbors, evenly_spaced_rows
@@ -173,7 +173,7 @@ def index_from(index: NeighborIndex | Literal["auto"] | None) -> NeighborIndex:
 
 def exact_seconds(num_points: int, num_features: int, num_queries: int) -> float:
     """About what exact search takes on two cores: a selection and a product for each pair."""
-    selection = 2.0 if _native.library() is None else 0.3
+    selection = 2.0 if native.library() is None else 0.3
     return num_queries * num_points * (selection + 0.016 * num_features) * 1e-9
 
 

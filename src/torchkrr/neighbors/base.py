@@ -26,8 +26,8 @@ from .._checks import (
     check_tensor,
 )
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
-from .._precision import working_dtype
 from .._state import usable
+from .._tensors import working_dtype
 from ..errors import InputError, InputTypeError, NotFittedError, ShapeError
 from . import fused_search
 from .selection import order_of, sort_rows, square_root

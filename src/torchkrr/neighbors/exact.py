@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .._checks import check_choice, check_finite
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
-from .._native import Backend, chosen
+from ..native import Backend, chosen
 from . import fused_search
 from .base import NeighborIndex, Neighbors, rank
 from .selection import smallest, square_root, stable_order

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .. import _native
-from .._native import NO_MEMORY
-from .._tracing import is_plain
+from .. import native
+from .._tensors import is_plain
+from ..native import NO_MEMORY
 
 # A pool is cut back to the candidates asked for when it holds so many times as many.
 ROOM = 2
@@ -27,7 +27,7 @@ def obstacle(query: Tensor, points: Tensor) -> str | None:
         return f"it takes at most {LARGEST_ROW:,} points"
     if not is_plain(query, points):
         return NO_MEMORY
-    return _native.MISSING if _native.library() is None else None
+    return native.MISSING if native.library() is None else None
 
 
 def exactly(query: Tensor, points: Tensor, num_neighbors: int, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -61,7 +61,7 @@ class Candidates:
 def squared_distances(query: Tensor, gathered: Tensor) -> Tensor:
     """Of each query `(Q, E)` to points of its own `(Q, K, E)`, by difference: `(Q, K)`."""
     result = query.new_empty(gathered.shape[:2])
-    tensors = {"query": _native.plain(query), "points": _native.plain(gathered), "distances": result}
+    tensors = {"query": native.plain(query), "points": native.plain(gathered), "distances": result}
     _run("measure", query, tensors, wanted=gathered.shape[1])
     return result
 
@@ -99,9 +99,9 @@ def _compare(
     found: dict[str, Tensor] | None = None,
 ) -> None:
     """Let the points enter the pool; if these are all, `found` receives the best, by their scores."""
-    tensors = {"query": _native.plain(query), "points": _native.plain(points), **(found or {})}
+    tensors = {"query": native.plain(query), "points": native.plain(points), **(found or {})}
     if squares is not None:
-        tensors["squares"] = _native.plain(squares)
+        tensors["squares"] = native.plain(squares)
     if exclude is not None:
         tensors["exclude"] = exclude.long().contiguous()
     wanted = 0 if found is None else found["indices"].shape[1]
@@ -110,9 +110,9 @@ def _compare(
 
 def _ranked(pool: _Pool, query: Tensor, points: Tensor | None, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
     found = _empty(query, wanted)
-    tensors = {"query": _native.plain(query), **found}
+    tensors = {"query": native.plain(query), **found}
     if points is not None:
-        tensors["points"] = _native.plain(points)
+        tensors["points"] = native.plain(points)
     _run("rank", query, tensors, pool, wanted=wanted)
     return found["distances"], found["indices"], found["worst"]
 
@@ -128,7 +128,7 @@ def _empty(query: Tensor, wanted: int) -> dict[str, Tensor]:
 
 
 def _run(name: str, query: Tensor, tensors: dict[str, Tensor], pool: _Pool | None = None, **sizes: int) -> None:
-    task = _native.SearchTask(
+    task = native.SearchTask(
         **{key: tensor.data_ptr() for key, tensor in tensors.items()},
         queries=query.shape[0],
         features=query.shape[1],
@@ -138,4 +138,4 @@ def _run(name: str, query: Tensor, tensors: dict[str, Tensor], pool: _Pool | Non
     if pool is not None:
         task.pool, task.bound, task.filled = (part.data_ptr() for part in pool[:3])
         task.count, task.capacity = pool.kept, pool.capacity
-    _native.call(name, query.dtype, task)
+    native.call(name, query.dtype, task)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from .._checks import check_alike, check_finite, check_num_neighbors, check_points, check_same_features
-from .._precision import full_precision, working_dtype
-from .._tracing import WithoutDerivative, is_plain, state_of
+from .._tensors import WithoutDerivative, full_precision, is_plain, state_of, working_dtype
 from ..errors import InputError
 from ..kernels import Kernel, check_kernel
 from .exact import ExactIndex

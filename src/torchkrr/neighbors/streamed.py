@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._checks import check_alike, check_finite, check_points, check_same_features
 from .._chunking import ranges
-from .._precision import working_dtype
+from .._tensors import working_dtype
 from . import fused_search
 from .base import Neighbors, check_searchable, evenly_spaced_rows, kept_rows, rank
 from .exact import Block, ExactIndex, block_rows, shift_of

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from .._checks import check_alike, check_count, check_integer, check_same_rows
-from .._empty import with_a_row
-from .._precision import full_precision, uncompiled
+from .._tensors import full_precision, uncompiled, with_a_row
 from ..core.expansion import Expansions, Points, Regressors, find_coefficients
 from ..core.options import Kind, OnSingular, SolveOptions, Trend
 from ..distances import squared_distances_to

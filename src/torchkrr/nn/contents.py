@@ -8,10 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .. import _native
+from .. import native
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
-from .._precision import working_dtype
-from .._tracing import is_plain
+from .._tensors import is_plain, working_dtype
 
 PLAIN = (int, float, str, tuple)
 USUAL = frozenset(vars(nn.Module()))  # what every module has, and no kernel computes with
@@ -98,7 +97,7 @@ def row_hashes(rows: Tensor) -> Tensor:
         kind = torch.int64 if rows.dtype == torch.float64 else torch.int32
         weights = _weights(rows.shape[1], kind, rows.device)
         sums = torch.empty(2, rows.shape[0], dtype=kind, device=rows.device)
-        if rows.is_cpu and rows.dtype in _native.NAMES and _native.library() is not None and is_plain(rows):
+        if rows.is_cpu and rows.dtype in native.NAMES and native.library() is not None and is_plain(rows):
             _hash(rows, weights, sums)
             return sums
         for chunk in ranges(len(rows), rows_per_chunk(rows.shape[1] * rows.element_size(), chunk_bytes(rows.device))):
@@ -109,7 +108,7 @@ def row_hashes(rows: Tensor) -> Tensor:
 
 
 def _hash(rows: Tensor, weights: Tensor, sums: Tensor) -> None:
-    task = _native.HashTask(
+    task = native.HashTask(
         rows=rows.data_ptr(),
         weights=weights.data_ptr(),
         sums=sums.data_ptr(),
@@ -118,7 +117,7 @@ def _hash(rows: Tensor, weights: Tensor, sums: Tensor) -> None:
         lowered=LOWERED * rows.element_size(),
         threads=torch.get_num_threads(),
     )
-    _native.call("hash", rows.dtype, task)
+    native.call("hash", rows.dtype, task)
 
 
 @functools.lru_cache(maxsize=16)

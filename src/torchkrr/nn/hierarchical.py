@@ -10,8 +10,7 @@ from torch.nn.functional import pad
 
 from .._checks import check_alike, check_integer, check_same_rows
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from .._empty import with_a_row
-from .._precision import full_precision, uncompiled
+from .._tensors import full_precision, uncompiled, with_a_row
 from ..core.expansion import Expansions, Points, Regressors, expand, find_coefficients
 from ..core.options import OnSingular, SolveOptions, Trend
 from ..errors import InputError

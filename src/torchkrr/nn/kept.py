@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from .._checks import check_num_neighbors
+from .._tensors import any_requires_grad
 from ..core.expansion import Points
 from ..core.options import OnSingular, Trend
-from ..distances import is_differentiated
 from ..kernels import Kernel
 from .contents import Contents, contents_of, tensors_of
 from .support import SupportLayer
@@ -73,7 +73,7 @@ class KeepingLayer(SupportLayer, Generic[Layout, Solved]):
 
     def _layout(self) -> Layout:
         kernel_state = tensors_of(self.kernel)
-        if is_differentiated(self.centers, *kernel_state):
+        if any_requires_grad(self.centers, *kernel_state):
             # While centers or kernel are being learned there is no use in keeping anything.
             self._forget()
             return self._lay_out(self._embed(self.centers))
@@ -99,7 +99,7 @@ class KeepingLayer(SupportLayer, Generic[Layout, Solved]):
     def _watched(self, query: Tensor) -> bool:
         """Whether a prediction has derivatives."""
         ridge = [self.ridge] if isinstance(self.ridge, Tensor) else []
-        return is_differentiated(query, self.centers, self.values, *ridge, *tensors_of(self.kernel))
+        return any_requires_grad(query, self.centers, self.values, *ridge, *tensors_of(self.kernel))
 
     def _ridge(self) -> Tensor:
         return torch.as_tensor(self.ridge, dtype=torch.float64, device=self.centers.device).detach()

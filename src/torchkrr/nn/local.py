@@ -9,14 +9,13 @@ from torch import Tensor
 
 from .._checks import check_choice, check_integer, check_num_neighbors
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from .._native import Backend
-from .._precision import full_precision
+from .._tensors import any_requires_grad, full_precision
 from ..core.fused import FactorCache
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
-from ..distances import is_differentiated
 from ..errors import BackendError, InputError
 from ..functional.local import solve_local
 from ..kernels import Kernel
+from ..native import Backend
 from ..neighbors import AutoIndex, ExactIndex, NeighborIndex, StreamedIndex, nearest
 from ..neighbors.auto import index_from
 from .contents import Contents, contents_of, tensors_of
@@ -170,7 +169,7 @@ class LocalKernelRidge(SupportLayer):
 
         `None` if the index streams: then no tensor holds them all.
         """
-        if is_differentiated(self.centers, *tensors_of(self.kernel)) and not self.index.streams:
+        if any_requires_grad(self.centers, *tensors_of(self.kernel)) and not self.index.streams:
             # While something is being learned there is no use in keeping anything.
             self._known = None
             self.index.release()

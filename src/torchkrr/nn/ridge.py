@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from .._checks import check_choice
-from .._native import Backend
 from ..core.options import OnSingular, Trend
 from ..functional.ridge import cardinal_weights, kernel_ridge, leave_one_out, power_function
 from ..kernels import Kernel
+from ..native import Backend
 from .support import SupportLayer
 
 

@@ -23,8 +23,8 @@ from .._checks import (
     check_tensor,
     check_values,
 )
-from .._precision import working_dtype
 from .._state import OwnLock, register, resize_buffers, without_graph
+from .._tensors import working_dtype
 from ..core.options import OnSingular, Trend
 from ..errors import InputError, ShapeError
 from ..kernels import Kernel, check_kernel, default_kernel

@@ -1,6 +1,6 @@
-"""The compiled library of `native/`: found, chosen by instruction set, and called.
+"""Loads and calls the compiled library.
 
-It is built by the install where a C++ compiler is, once for each instruction set. Where it is missing, torch does the work.
+The install compiles it where there is a C++ compiler, once for each instruction set. Without it, torch does the work.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .errors import BackendError
+from ..errors import BackendError
 
 Backend = Literal["auto", "fused", "torch"]
-FOLDER = Path(__file__).parent / "native"
+FOLDER = Path(__file__).parent
 # Best first; what the processor can do is torch's own finding.
 INSTRUCTION_SETS = {"AVX512": ("avx512", "avx2", "baseline"), "AVX2": ("avx2", "baseline")}
 NAMES = {torch.float32: "float", torch.float64: "double"}
