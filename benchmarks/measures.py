@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks import harness, methods, optional, pipelines
 from benchmarks.solve_measures import OUTPUTS, RIDGE, rms
 from torchkrr import backend_report, kernels, neighbors, nn
-from torchkrr.core import sharing
+from torchkrr.core import compiled
 
 
 def peers() -> harness.Record:
@@ -98,11 +98,11 @@ def grid(coarse: int, fine: int, num_neighbors: int, repeats: int) -> harness.Re
     results: dict[str, Tensor] = {}
 
     def run(name: str, worthwhile: float) -> None:
-        with mock.patch.object(sharing, "WORTHWHILE", worthwhile), torch.no_grad():
+        with mock.patch.object(compiled, "WORTHWHILE", worthwhile), torch.no_grad():
             results[name] = solve(query, centers, values, indices, 0.5, RIDGE)
 
     runs: dict[str, Callable[[], object]] = {
-        "shared": partial(run, "shared", sharing.WORTHWHILE),
+        "shared": partial(run, "shared", compiled.WORTHWHILE),
         "not shared": partial(run, "not shared", float("inf")),
     }
     seconds = harness.interleaved(runs, repeats)

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from . import errors, functional, kernels, losses, models, neighbors, nn, transforms, tuning
-from .backends import backend_report
+from .core.compiled import backend_report
 from .tuning import calibrate, learn_metric, select, tune
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from . import __version__, _extras, native
-from .backends import backend_report
+from .core.compiled import backend_report
 from .experiments.datasets import cache_folder
 from .functional import local_kernel_ridge
 from .kernels import Exponential

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchkrr import functional
-from torchkrr.core.dense_regressor import DenseRegressor
+from torchkrr.core.dense import DenseRegressor
 from torchkrr.core.options import SolveOptions
 from torchkrr.errors import RidgeRaisedWarning, SolveError
 from torchkrr.kernels import Gaussian, Matern32

@@ -18,7 +18,7 @@ import torchkrr
 from torchkrr import functional as F
 from torchkrr import kernels
 from torchkrr import native as native
-from torchkrr.core import sharing
+from torchkrr.core import compiled
 from torchkrr.core.cells import CellOptions
 from torchkrr.core.local import solve_embedded
 from torchkrr.errors import BackendError, RidgeRaisedWarning
@@ -311,7 +311,7 @@ def test_every_register_width(width, tmp_path, monkeypatch):
 @needs_fused
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_far_query_does_not_round_those_that_share_its_cell(dtype, monkeypatch):
-    monkeypatch.setattr(sharing, "WORTHWHILE", 1.0)
+    monkeypatch.setattr(compiled, "WORTHWHILE", 1.0)
     generator = torch.Generator().manual_seed(1)
     centers, query = torch.rand(100, 3, generator=generator).to(dtype), torch.rand(21, 3, generator=generator).to(dtype)
     query[0] = 1e6

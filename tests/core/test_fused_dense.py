@@ -10,7 +10,7 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torchkrr import functional as F
 from torchkrr import kernels, nn, transforms
 from torchkrr import native as native
-from torchkrr.core import fused_dense
+from torchkrr.core import compiled
 from torchkrr.errors import BackendError, InputError, ShapeError
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="the fused solver is not compiled")
@@ -137,7 +137,7 @@ def test_what_is_not_surely_resolved_is_left_to_the_usual_rule():
     centers = torch.tensor([[0.0], [1e-6], [1.0]])
     values = torch.tensor([[1.0], [1.0], [0.0]])
     found = F.kernel_ridge(centers, centers, values, kernel=kernels.Gaussian(), ridge=1e-9)
-    assert fused_dense.mean(centers, centers, values, kernel=kernels.Gaussian(), ridge=1e-9) is None
+    assert compiled.dense_mean(centers, centers, values, kernel=kernels.Gaussian(), ridge=1e-9) is None
     assert torch.equal(
         found, F.kernel_ridge(centers, centers, values, kernel=kernels.Gaussian(), ridge=1e-9, backend="torch")
     )

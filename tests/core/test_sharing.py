@@ -8,7 +8,7 @@ import torch
 
 from torchkrr import functional as F
 from torchkrr import kernels, native, nn
-from torchkrr.core import sharing
+from torchkrr.core import compiled
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="the fused solver is not compiled")
 KERNEL = kernels.Matern32(1.5)
@@ -17,7 +17,7 @@ KERNEL = kernels.Matern32(1.5)
 @pytest.fixture(autouse=True)
 def _always_worth_it(monkeypatch):
     """Cells of these tests are too small for sharing to pay."""
-    monkeypatch.setattr(sharing, "WORTHWHILE", 1.0)
+    monkeypatch.setattr(compiled, "WORTHWHILE", 1.0)
 
 
 def repeated(groups=7, members=12, per_group=9, seed=0):
@@ -33,7 +33,7 @@ def repeated(groups=7, members=12, per_group=9, seed=0):
 
 def test_groups_are_those_with_equal_sets():
     indices = repeated()[3]
-    shared = sharing.shared_cells(indices, 3)
+    shared = compiled.shared_cells(indices, 3)
     assert len(shared.cells) == 7
     for cell, start, stop in zip(shared.cells, shared.starts[:-1], shared.starts[1:], strict=True):
         for query in shared.order[start:stop]:
@@ -45,13 +45,13 @@ def test_groups_are_those_with_equal_sets():
 def test_different_sets_are_left_alone():
     generator = torch.Generator().manual_seed(1)
     indices = torch.stack([torch.randperm(500, generator=generator)[:10] for _ in range(200)])
-    assert sharing.shared_cells(indices, 3) is None
+    assert compiled.shared_cells(indices, 3) is None
 
 
 def test_small_cells_are_left_alone(monkeypatch):
     monkeypatch.undo()
-    assert sharing.shared_cells(repeated()[3], 3) is None
-    assert sharing.shared_cells(repeated()[3], 3000) is not None
+    assert compiled.shared_cells(repeated()[3], 3) is None
+    assert compiled.shared_cells(repeated()[3], 3000) is not None
 
 
 @pytest.mark.parametrize("trend", [None, "constant"])

@@ -37,7 +37,7 @@ class CellOptions(NamedTuple):
     limits: trust.Limits = trust.Limits()  # what counts as resolved
     value_scale: Tensor | None = None  # (C,): the size of what is predicted, where that is more than the values
     least_norm: float = 0.0  # norms of weights are taken to be at least this
-    cache: Any = None  # a `fused.FactorCache`, used by the fused solver for one ridge and no gradient
+    cache: Any = None  # a `compiled.FactorCache`, used by the fused solver for one ridge and no gradient
     scale: Tensor | None = None  # logarithms of what the fused solver divides points by; without, they are embedded
     differentiable: bool = False  # every step is one that autograd and torch.func can follow
 

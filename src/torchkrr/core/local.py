@@ -4,7 +4,7 @@
 again in float64, and those that are singular even there with a larger ridge (`trust`).
 
 The forward pass keeps vectors per query, never an M x M matrix. First derivatives come from `backward`, or from its twin in
-`fused`; derivatives of those, and of weights and paths, from running the plain formula of `solve` again under autograd,
+`compiled`; derivatives of those, and of weights and paths, from running the plain formula of `solve` again under autograd,
 chunk by chunk.
 """
 
@@ -22,7 +22,7 @@ from .._chunking import chunk_bytes, collect, map_in_order, ranges, rows_per_chu
 from .._state import with_tensors
 from .._tensors import needs_gradient, working_dtype
 from ..errors import SolveError
-from . import fused, trust
+from . import compiled, trust
 from .backward import Arriving, CellGradients, Saved, gradients, keep
 from .cells import CellOptions
 from .options import Kind, SolveOptions
@@ -94,7 +94,7 @@ def solve_local(
     kind: Kind,
     *,
     embedded: tuple[Tensor, Tensor] | None = None,
-    cache: fused.FactorCache | None = None,
+    cache: compiled.FactorCache | None = None,
     names: Tensor | None = None,
     value_scale: Tensor | None = None,
     least_norm: float = 0.0,
@@ -117,7 +117,7 @@ def solve_local(
     scale = None
     if embedded is None:
         tensors = (query, centers, values, problem.ridge)
-        scale = fused.scale_for(tensors, cells) if query.dtype == dtype else None
+        scale = compiled.scale_for(tensors, cells) if query.dtype == dtype else None
         if scale is None:
             problem = problem.used_rows()
             _check_centers(problem.centers, centers)
@@ -216,7 +216,7 @@ def solve_embedded(
     """
     learned = options.kernel.learned_in_profile()
     watched = needs_gradient(query, centers, values, ridge, *learned)
-    is_fused = fused.chosen((query, centers, values, ridge), options, learned)
+    is_fused = compiled.use_compiled((query, centers, values, ridge), options, learned)
     limits = trust.limits(query.dtype, kind, watched=watched)
     options = options._replace(backend="fused" if is_fused else "torch", limits=limits)
     run = _LocalSolve.apply if watched else _LocalSolve.forward
@@ -238,7 +238,7 @@ class _LocalSolve(torch.autograd.Function):
         *learned: Tensor,
     ) -> tuple[Tensor, ...]:
         if options.backend == "fused":
-            return fused.forward(query, centers, values, ridge, indices, options, kind, watched)
+            return compiled.local_forward(query, centers, values, ridge, indices, options, kind, watched)
 
         def work(chunk: slice) -> tuple[Tensor, ...]:
             with torch.no_grad():
@@ -262,7 +262,7 @@ class _LocalSolve(torch.autograd.Function):
         if ctx.kind == "mean" and not torch.is_grad_enabled():
             if ctx.options.backend == "fused":
                 needs = ctx.needs_input_grad[:4]
-                found = fused.gradients(inputs, indices, inner, adjoint, *arriving, ctx.options, needs)
+                found = compiled.local_gradients(inputs, indices, inner, adjoint, *arriving, ctx.options, needs)
             else:
                 saved = Saved(inner, adjoint, multiples, gap)
                 found = _by_hand(inputs, indices, saved, arriving, ctx.options, learned, ctx.needs_input_grad)

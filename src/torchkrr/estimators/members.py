@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..core.dense_regressor import DenseRegressor
+from ..core.dense import DenseRegressor
 from ..core.options import Kind, SolveOptions
 from ..functional.local import solve_local
 from ..kernels import Kernel

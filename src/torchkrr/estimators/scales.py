@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from .._progress import Progress
-from ..core.dense import factored, inverse_of, left_out_of, project_trend, with_trend
-from ..core.dense_regressor import serves_any_query
+from ..core.dense import factored, inverse_of, left_out_of, project_trend, serves_any_query, with_trend
 from ..kernels import Kernel
 from ..neighbors import nearest
 from .threads import threads

@@ -22,7 +22,7 @@ from .._checks import (
 )
 from .._tensors import full_precision
 from ..core import local, traced
-from ..core.fused import FactorCache
+from ..core.compiled import FactorCache
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
 from ..errors import InputError, ShapeError

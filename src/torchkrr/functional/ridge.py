@@ -19,7 +19,7 @@ from .._checks import (
     check_values,
 )
 from .._tensors import full_precision
-from ..core import fused_dense, traced
+from ..core import compiled, traced
 from ..core.dense import DenseKind, solve_dense
 from ..core.options import OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
@@ -75,12 +75,12 @@ def kernel_ridge(
     check_choice("trend", trend, (None, "constant"))
     check_choice("on_singular", on_singular, ("warn", "raise"))
     check_choice("backend", backend, ("auto", "fused", "torch"))
-    obstacle = fused_dense.obstacle(query, centers, values, kernel, ridge, trend)
+    obstacle = compiled.dense_obstacle(query, centers, values, kernel, ridge, trend)
     if backend == "torch" or obstacle is not None:  # else they are known to be right
         check_values(values, batched=True)
     is_empty = isinstance(query, Tensor) and query.numel() == 0
     if not is_empty and chosen(backend, obstacle, "solve this"):
-        found = fused_dense.mean(query, centers, values, kernel=kernel, ridge=float(ridge))
+        found = compiled.dense_mean(query, centers, values, kernel=kernel, ridge=float(ridge))
         if found is not None:
             return found
     return _solve("mean", query, centers, values, SolveOptions(kernel, ridge, trend, on_singular=on_singular))

@@ -10,7 +10,7 @@ from torch import Tensor
 from .._checks import check_choice, check_integer, check_num_neighbors
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._tensors import any_requires_grad, full_precision
-from ..core.fused import FactorCache
+from ..core.compiled import FactorCache
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..errors import BackendError, InputError
 from ..functional.local import solve_local
