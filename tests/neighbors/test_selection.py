@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchkrr.neighbors import selection
+from torchkrr.neighbors import base as selection
 
 
 @pytest.mark.parametrize("width", [1, 5, 40, 100, 1000, 1003, 5001])

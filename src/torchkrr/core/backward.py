@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..distances import profile_gradient, safe_sqrt
+from ..distances import safe_sqrt
+from ..kernels import profile_gradient
 from .cells import CellOptions, Neighborhoods, gather, outer_taper, pair_squared, recentered, smooth_taper
 from .solve import Solution, adjoint
 

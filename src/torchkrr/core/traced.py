@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from .._tensors import WithoutDerivative, working_dtype
-from ..distances import with_profile
-from ..kernels import kernel_from_name, name_of_kernel
+from ..kernels import kernel_from_name, name_of_kernel, with_profile
 from . import dense, local
 from .dense import DenseKind
 from .local import LocalProblem

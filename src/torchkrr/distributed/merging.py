@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..neighbors.selection import order_of
+from ..neighbors.base import order_of
 from .shards import Shards
 from .wire import Wire
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from ..neighbors import NeighborIndex
 from ..neighbors.auto import exact_seconds
-from ..neighbors.base import squared_to
+from ..neighbors.exact import squared_to
 from .merging import Nearest, merge_over_ranks
 from .shards import Shards
 from .wire import Wire

@@ -1,10 +1,9 @@
 """Nearest neighbors in the embedded space, exact or approximate, behind one small interface."""
 
-from .auto import AutoIndex, Choice
+from .auto import AutoIndex, Choice, recall
 from .base import NeighborIndex, Neighbors
 from .exact import ExactIndex
 from .faiss_index import FaissIndex
-from .recall import recall
 from .search import nearest
 from .streamed import StreamedIndex
 

@@ -11,19 +11,19 @@ The compiled search does all of it in cache, where it can be used; otherwise tor
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from .. import native
 from .._checks import check_choice, check_finite
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
-from ..native import Backend, chosen
-from . import fused_search
-from .base import NeighborIndex, Neighbors, rank
-from .selection import smallest, square_root, stable_order
+from .._tensors import is_plain
+from ..native import NO_MEMORY, Backend, chosen
+from .base import NeighborIndex, Neighbors, order_of, smallest, sort_rows, square_root, stable_order
 
 SPARE_CANDIDATES = 8
 FEW_QUERIES = 4  # of the compiled search: to compare them by difference takes no longer than to pack the points
@@ -32,6 +32,10 @@ LARGEST_BLOCK = 1 << 15
 STRIP = 1 << 10
 SMALL_PROBLEM = 1 << 17  # numbers in the differences of all queries with all points
 SORTING = 16  # a sort costs as much as that many numbers for each point
+# A pool is cut back to the candidates asked for when it holds so many times as many.
+ROOM = 2
+CANDIDATE_BYTES = {torch.float32: 8, torch.float64: 16}
+LARGEST_ROW = 2**31 - 1  # rows are numbered in 32 bits
 
 
 class Block(NamedTuple):
@@ -88,14 +92,14 @@ class ExactIndex(NeighborIndex):
         size = query.shape[0] * points.shape[0]
         if self._is_fused(query):
             if query.shape[0] <= FEW_QUERIES or size * query.shape[1] <= SMALL_PROBLEM:
-                return _all_found(Neighbors(*fused_search.exactly(query, points, num_neighbors, exclude)), points)
+                return _all_found(Neighbors(*_compare_all_compiled(query, points, num_neighbors, exclude)), points)
             return self._by_product(query, num_neighbors, exclude)
         if size * max(query.shape[1], SORTING) <= SMALL_PROBLEM:
             return self._compare_all(query, num_neighbors, exclude)
         return self._by_product(query, num_neighbors, exclude)
 
     def _is_fused(self, query: Tensor) -> bool:
-        return chosen(self.backend, fused_search.obstacle(query, self._built()), "search here")
+        return chosen(self.backend, compiled_obstacle(query, self._built()), "search here")
 
     def _by_product(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
         points = self._built()
@@ -125,7 +129,7 @@ class ExactIndex(NeighborIndex):
             return rank(query, self._take, candidates, num_neighbors), scores.amax(1)
 
         def work(chunk: slice) -> tuple[Tensor, Tensor, Tensor]:
-            pool = fused_search.Candidates(shifted[chunk], count, None if exclude is None else exclude[chunk])
+            pool = Candidates(shifted[chunk], count, None if exclude is None else exclude[chunk])
             for block in self._blocks():
                 pool.add(*block)
             return self._ranked(pool, query[chunk], num_neighbors)
@@ -134,7 +138,7 @@ class ExactIndex(NeighborIndex):
         distances, rows, worst = (torch.cat(column) for column in zip(*parts, strict=True))
         return _all_found(Neighbors(distances, rows), self._built()), worst
 
-    def _ranked(self, pool: fused_search.Candidates, query: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _ranked(self, pool: Candidates, query: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor, Tensor]:
         return pool.ranked(query, self._built(), num_neighbors)
 
     def _without_doubt(
@@ -264,3 +268,160 @@ def _score(query: Tensor, block: Block, exclude: Tensor | None, *, out: Tensor) 
     if exclude is not None:
         here = ((exclude >= block.start) & (exclude < block.start + len(block.points))).nonzero().squeeze(1)
         out[here, exclude[here] - block.start] = torch.inf
+
+
+def rank(query: Tensor, take: Callable[[Tensor], Tensor], candidates: Tensor, num_neighbors: int) -> Neighbors:
+    """The best of `candidates` `(Q, K)` by distance, computed by difference, then by index.
+
+    `take` gives the points `(n, E)` with row numbers `(n,)`, as a copy.
+    """
+    features = query.shape[1]
+
+    def work(chunk: slice) -> Neighbors:
+        ordered = sort_rows(candidates[chunk])
+        squared = squared_to(query[chunk], take(ordered.flatten()).view(*ordered.shape, features))
+        order = order_of(squared)[:, :num_neighbors]
+        return Neighbors(square_root(squared.gather(1, order)), ordered.gather(1, order))
+
+    row_bytes = 2 * candidates.shape[1] * (features + 4) * query.element_size()
+    chunks = ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES // 4))
+    return Neighbors(*collect(work, chunks, query.device))
+
+
+def squared_to(query: Tensor, gathered: Tensor) -> Tensor:
+    """Squared distances `(Q, K)` of each query `(Q, E)` to points of its own `(Q, K, E)`, which are overwritten.
+
+    Every index ranks by these numbers, so that lists of different indexes can be merged in one order.
+    """
+    if compiled_obstacle(query, gathered) is None:  # the same sums as in the compiled search, to the last bit
+        return compiled_squared_distances(query, gathered)
+    return gathered.sub_(query.unsqueeze(1)).square_().sum(-1)
+
+
+# The compiled search: products in cache, and a pool of candidates for each query.
+
+
+def compiled_obstacle(query: Tensor, points: Tensor) -> str | None:
+    """Why the compiled search cannot be used, or `None` if it can."""
+    if query.device.type != "cpu":
+        return f"it works on the CPU, and the points are on {query.device}"
+    if query.dtype not in CANDIDATE_BYTES:
+        return f"it works in float32 and float64, and the points are {query.dtype}"
+    if points.shape[0] > LARGEST_ROW:
+        return f"it takes at most {LARGEST_ROW:,} points"
+    if not is_plain(query, points):
+        return NO_MEMORY
+    return native.MISSING if native.library() is None else None
+
+
+def _compare_all_compiled(
+    query: Tensor, points: Tensor, num_neighbors: int, exclude: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Distances and rows `(Q, M)` of the nearest points, by difference with every point."""
+    found = _empty(query, num_neighbors)
+    _compare(_new_pool(query, num_neighbors), query, 0, points, None, exclude, exact=True, found=found)
+    return found["distances"], found["indices"]
+
+
+class Candidates:
+    """The `count` best scores for each query, found block by block; a score is a squared distance less |query|^2."""
+
+    def __init__(self, query: Tensor, count: int, exclude: Tensor | None) -> None:
+        self._query, self._count, self._exclude = query, count, exclude
+        self._pool = _new_pool(query, count)
+
+    def add(self, start: int, points: Tensor, squares: Tensor) -> None:
+        """Compare with `points` `(B, E)`, rows from `start` on, with their squared lengths."""
+        _compare(self._pool, self._query, start, points, squares, self._exclude, exact=False)
+
+    def ranked(self, query: Tensor, points: Tensor, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Distances and rows `(Q, wanted)` of the nearest candidates, by difference, and the worst score `(Q,)` of all."""
+        return _ranked(self._pool, query, points, wanted)
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Rows `(Q, count)` of the candidates, and the worst score `(Q,)`."""
+        _, rows, worst = _ranked(self._pool, self._query, None, self._count)
+        return rows, worst
+
+
+def compiled_squared_distances(query: Tensor, gathered: Tensor) -> Tensor:
+    """Of each query `(Q, E)` to points of its own `(Q, K, E)`, by difference: `(Q, K)`."""
+    result = query.new_empty(gathered.shape[:2])
+    tensors = {"query": native.plain(query), "points": native.plain(gathered), "distances": result}
+    _run("measure", query, tensors, wanted=gathered.shape[1])
+    return result
+
+
+class _Pool(NamedTuple):
+    """Candidates of each query, kept from block to block."""
+
+    memory: Tensor  # (Q, capacity) candidates, as bytes
+    bound: Tensor  # (Q,): only scores below it may enter
+    filled: Tensor  # (Q,) int64
+    kept: int  # candidates that are never dropped
+    capacity: int
+
+
+def _new_pool(query: Tensor, count: int) -> _Pool:
+    capacity = ROOM * count
+    return _Pool(
+        torch.empty(query.shape[0], capacity * CANDIDATE_BYTES[query.dtype], dtype=torch.uint8),
+        query.new_full((query.shape[0],), torch.inf),
+        torch.zeros(query.shape[0], dtype=torch.int64),
+        count,
+        capacity,
+    )
+
+
+def _compare(
+    pool: _Pool,
+    query: Tensor,
+    start: int,
+    points: Tensor,
+    squares: Tensor | None,
+    exclude: Tensor | None,
+    *,
+    exact: bool,
+    found: dict[str, Tensor] | None = None,
+) -> None:
+    """Let the points enter the pool; if these are all, `found` receives the best, by their scores."""
+    tensors = {"query": native.plain(query), "points": native.plain(points), **(found or {})}
+    if squares is not None:
+        tensors["squares"] = native.plain(squares)
+    if exclude is not None:
+        tensors["exclude"] = exclude.long().contiguous()
+    wanted = 0 if found is None else found["indices"].shape[1]
+    _run("compare", query, tensors, pool, start=start, block=points.shape[0], exact=exact, wanted=wanted)
+
+
+def _ranked(pool: _Pool, query: Tensor, points: Tensor | None, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
+    found = _empty(query, wanted)
+    tensors = {"query": native.plain(query), **found}
+    if points is not None:
+        tensors["points"] = native.plain(points)
+    _run("rank", query, tensors, pool, wanted=wanted)
+    return found["distances"], found["indices"], found["worst"]
+
+
+def _empty(query: Tensor, wanted: int) -> dict[str, Tensor]:
+    """What the library writes: distances and rows `(Q, wanted)` of the nearest, and the worst score `(Q,)` of all."""
+    count = query.shape[0]
+    return {
+        "distances": query.new_empty(count, wanted),
+        "indices": torch.empty(count, wanted, dtype=torch.int64),
+        "worst": query.new_empty(count),
+    }
+
+
+def _run(name: str, query: Tensor, tensors: dict[str, Tensor], pool: _Pool | None = None, **sizes: int) -> None:
+    task = native.SearchTask(
+        **{key: tensor.data_ptr() for key, tensor in tensors.items()},
+        queries=query.shape[0],
+        features=query.shape[1],
+        threads=torch.get_num_threads(),
+        **sizes,
+    )
+    if pool is not None:
+        task.pool, task.bound, task.filled = (part.data_ptr() for part in pool[:3])
+        task.count, task.capacity = pool.kept, pool.capacity
+    native.call(name, query.dtype, task)

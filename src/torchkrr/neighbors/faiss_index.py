@@ -16,8 +16,8 @@ from torch import Tensor
 
 from .._checks import check_integer, check_positive
 from ..errors import InputError, MissingExtraError, SearchError
-from .base import NeighborIndex, Neighbors, rank
-from .exact import SPARE_CANDIDATES
+from .base import NeighborIndex, Neighbors
+from .exact import SPARE_CANDIDATES, rank
 
 DEFAULT_NPROBE = 32
 DEFAULT_EF_SEARCH = 256

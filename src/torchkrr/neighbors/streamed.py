@@ -10,9 +10,8 @@ from torch import Tensor
 from .._checks import check_alike, check_finite, check_points, check_same_features
 from .._chunking import ranges
 from .._tensors import working_dtype
-from . import fused_search
-from .base import Neighbors, check_searchable, evenly_spaced_rows, kept_rows, rank
-from .exact import Block, ExactIndex, block_rows, shift_of
+from .base import Neighbors, check_searchable, evenly_spaced_rows, kept_rows
+from .exact import Block, Candidates, ExactIndex, block_rows, rank, shift_of
 
 SAMPLE_ROWS = 1024
 
@@ -83,7 +82,7 @@ class StreamedIndex(ExactIndex):
     def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
         return self._by_product(query, num_neighbors, exclude)
 
-    def _ranked(self, pool: fused_search.Candidates, query: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _ranked(self, pool: Candidates, query: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor, Tensor]:
         candidates, worst = pool.rows()
         return *rank(query, self._take, candidates, num_neighbors), worst
 
