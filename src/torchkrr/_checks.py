@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._tensors import is_plain
+from ._tensors import is_plain, working_dtype
 from .errors import InputError, InputTypeError, ShapeError
 
 FINITE_BLOCK = 1 << 22  # entries looked at together
@@ -294,6 +294,24 @@ def check_scalar(name: str, value: Any) -> None:
 
 def _shape(tensor: Tensor) -> str:
     return str(tuple(tensor.shape))
+
+
+def check_searchable(name: str, points: Tensor, *, among_themselves: bool = True) -> None:
+    """Finite, and squared distances are numbers: not infinite, and not zero between different points.
+
+    Queries may be as small as they like, since they are not compared among themselves.
+    """
+    low, high = torch.aminmax(points.detach())
+    largest = max(-float(low), float(high))
+    if not largest < math.inf:  # NaN is both smallest and largest
+        check_finite(name, points)
+    limits = torch.finfo(working_dtype(points.dtype))
+    smallest = limits.tiny**0.5 if among_themselves and largest else -1.0
+    if not smallest < largest < (limits.max / points.shape[1]) ** 0.5 / 4:
+        raise InputError(
+            f"{name} have entries up to {largest:.1e}, whose squares {limits.dtype} cannot hold. "
+            "Scale the features, for instance with Standardize, or use float64."
+        )
 
 
 def nearest_name(name: str, known: Sequence[str], *, alike: float = 0.5) -> str | None:

@@ -32,6 +32,11 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALF else dtype
 
 
+def as_double(number: float | Tensor, device: torch.device) -> Tensor:
+    """A ridge in float64, with its graph: 1e-9 has no place in float32 beside a diagonal of one."""
+    return torch.as_tensor(number, dtype=torch.float64, device=device)
+
+
 def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Run `function` outside autocast, its half-precision tensors cast to float32 if autocast was on."""
 
@@ -136,23 +141,25 @@ class WithoutDerivative(torch.autograd.Function):
 
 
 def with_a_row(*per_query: int) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Let a function of `(query, centers, ...)` take no queries: it sees one, and its row is taken off the results.
+    """Let a function of `(query, centers, ...)`, or a method, take no queries: it sees one, whose row is dropped.
 
     `per_query` are the positions of other arguments with a row of indices for each query.
     """
 
     def decorate(function: Callable[..., R]) -> Callable[..., R]:
         @functools.wraps(function)
-        def wrapped(query: Any, centers: Any, *args: Any, **kwargs: Any) -> R:
-            if not isinstance(query, Tensor) or query.ndim != 2 or len(query):
-                return function(query, centers, *args, **kwargs)
-            given = [torch.cat((query, centers[:1].detach().to(query))), centers, *args]
+        def wrapped(*args: Any, **kwargs: Any) -> R:
+            at = next((i for i, value in enumerate(args) if isinstance(value, Tensor)), None)
+            if at is None or args[at].ndim != 2 or len(args[at]):
+                return function(*args, **kwargs)
+            given = list(args)
+            given[at] = torch.cat((args[at], args[at + 1][:1].detach().to(args[at])))
             for place in per_query:
                 indices = given[place]
                 if isinstance(indices, Tensor) and indices.ndim == 2:
                     given[place] = torch.arange(indices.shape[1], device=indices.device).unsqueeze(0)
-            found: Any = function(*given, **kwargs)
-            return found[:0] if isinstance(found, Tensor) else type(found)(part[:0] for part in found)  # type: ignore[return-value]
+            result: Any = function(*given, **kwargs)
+            return result[:0] if isinstance(result, Tensor) else type(result)(part[:0] for part in result)  # type: ignore[return-value]
 
         return wrapped
 

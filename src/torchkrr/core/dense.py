@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
-from .._tensors import any_requires_grad, needs_gradient, working_dtype
+from .._tensors import any_requires_grad, as_double, needs_gradient, working_dtype
 from ..distances import squared_distances
 from ..kernels import Kernel
 from . import trust
@@ -61,7 +61,7 @@ class DenseResult(NamedTuple):
 def solve_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor, options: SolveOptions) -> Tensor:
     """The result of `kind` in the working dtype, every part of it solved as it can be trusted."""
     dtype, kernel, evaluate = working_dtype(values.dtype), options.kernel, EVALUATE[kind]
-    ridge = options.ridge_tensor(query.device)
+    ridge = as_double(options.ridge, query.device)
     watched = needs_gradient(query, centers, values, ridge, *kernel.parameters())
 
     def pose(dtype: torch.dtype) -> DenseProblem:
@@ -396,7 +396,7 @@ class DenseRegressor:
 
     @torch.no_grad()
     def __init__(self, centers: Tensor, values: Tensor, options: SolveOptions) -> None:
-        points, ridge = options.kernel.embed(centers.double()), options.ridge_tensor(centers.device)
+        points, ridge = options.kernel.embed(centers.double()), as_double(options.ridge, centers.device)
         problem = DenseProblem(points[:0], points, values.double(), ridge, options.kernel, options.trend is not None)
         self.problem, system = _raised(problem, options)
         self.system = system._replace(matrix=system.factor.upper)  # only its shape is asked for from here on

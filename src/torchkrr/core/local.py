@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from .._checks import check_finite
 from .._chunking import chunk_bytes, collect, map_in_order, ranges, rows_per_chunk
 from .._state import with_tensors
-from .._tensors import needs_gradient, working_dtype
+from .._tensors import as_double, needs_gradient, working_dtype
 from ..errors import SolveError
 from . import compiled, trust
 from .backward import Arriving, CellGradients, Saved, gradients, keep
@@ -109,7 +109,7 @@ def solve_local(
         least_norm: norms of weights are taken to be at least this, for results that serve queries not yet known.
     """
     dtype = working_dtype(values.dtype)
-    problem = LocalProblem(query, centers, values, indices, options.ridge_tensor(query.device))
+    problem = LocalProblem(query, centers, values, indices, as_double(options.ridge, query.device))
     cells = cell_options(options)._replace(value_scale=value_scale, least_norm=least_norm)
     if query.shape[0] == 0:  # nothing to judge, and no row to gain by being clever
         points = cells.kernel.embed(query.to(dtype)), cells.kernel.embed(centers.to(dtype))
@@ -133,8 +133,10 @@ def solve_local(
         kind,
     )
     if bool(result.resolved.all()):
+        _check_finite(result.first, centers, values)
         return result.first, result.power_squared
     rows = result.unresolved_rows()
+    given = centers, values
     rest = problem.rows(rows)
     if scale is not None:
         _check_centers(rest.centers, centers)  # nobody has looked at them yet
@@ -149,6 +151,7 @@ def solve_local(
     if not bool(again.resolved.all()):
         again, _ = _raise_ridge(wide, again, cells, kind, options.on_singular, rows if names is None else names[rows])
     result = result.merged(rows, again)
+    _check_finite(result.first, *given)
     return result.first, result.power_squared
 
 
@@ -187,6 +190,13 @@ def _raise_ridge(
             trust.warn_raised(len(singular), rung)
             return result, raised
     raise trust.overflow_error(len(result.unresolved_rows()))
+
+
+def _check_finite(result: Tensor, centers: Tensor, values: Tensor) -> None:
+    # They are looked at only when the result is not finite: a pass over all centers on every call would not be free.
+    if not math.isfinite(result.detach().sum().item()):
+        check_finite("centers", centers)
+        check_finite("values", values)
 
 
 def _check_centers(used: Tensor, given: Tensor) -> None:

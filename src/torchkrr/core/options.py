@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from .._checks import check_choice, check_ridge
@@ -42,10 +41,6 @@ class SolveOptions:
         check_choice("on_singular", self.on_singular, ("warn", "raise"))
         check_choice("backend", self.backend, ("auto", "fused", "torch"))
         return self
-
-    def ridge_tensor(self, device: torch.device) -> Tensor:
-        """The ridge in float64, with its graph: a ridge of 1e-9 has no place in float32 beside a diagonal of one."""
-        return torch.as_tensor(self.ridge, dtype=torch.float64, device=device)
 
     def state(self, *tensors: Tensor) -> State:
         """What torch is doing with a problem of these tensors."""

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._tensors import WithoutDerivative, working_dtype
+from .._tensors import WithoutDerivative, as_double, working_dtype
 from ..kernels import kernel_from_name, name_of_kernel, with_profile
 from . import dense, local
 from .dense import DenseKind
@@ -34,7 +34,7 @@ def transformed_local(
     """As `local.solve_local`, by steps that `torch.func` can follow."""
     kernel, dtype, cells = options.kernel, working_dtype(values.dtype), local.cell_options(options)
     points = kernel.embed(query.double()), kernel.embed(centers.double())
-    ridge = LocalProblem(*points, values, indices, options.ridge_tensor(query.device)).cell_ridge(options.fade)
+    ridge = LocalProblem(*points, values, indices, as_double(options.ridge, query.device)).cell_ridge(options.fade)
     if len(query):
         fixed = [tensor.detach() for tensor in (*points, ridge, *kernel.profile_tensors().values())]
         ridge = torch.maximum(ridge, _RaisedLocal.apply(indices, options.but(ridge=0.0), kind, *fixed))
@@ -46,7 +46,7 @@ def transformed_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: T
     """As `dense.solve_dense`, by steps that `torch.func` can follow; all queries of a problem have one ridge."""
     kernel = options.kernel
     points = kernel.embed(query.double()), kernel.embed(centers.double())
-    ridge = options.ridge_tensor(query.device)
+    ridge = as_double(options.ridge, query.device)
     if points[0].numel():
         fixed = [tensor.detach() for tensor in (*points, values.double(), ridge, *kernel.profile_tensors().values())]
         ridge = torch.maximum(ridge, _RaisedDense.apply(options.but(ridge=0.0), kind, *fixed))
@@ -152,7 +152,7 @@ def _described(query: Tensor, centers: Tensor, values: Tensor, options: SolveOpt
     """All tensors of a problem, points embedded in float64, and all the rest of it as one text."""
     kernel = options.kernel
     text = f"{name_of_kernel(kernel)};{options.trend};{options.fade};{options.normalize};{options.on_singular}"
-    ridge = options.ridge_tensor(query.device)
+    ridge = as_double(options.ridge, query.device)
     points = kernel.embed(query.double()), kernel.embed(centers.double())
     return [*points, values.to(working_dtype(values.dtype)), ridge, *kernel.profile_tensors().values()], text
 

@@ -68,6 +68,7 @@ TRUSTED = Limits(mean=1e-3, power=3e-4, weights=1e-2, system=1e-2, doubt=0.2)
 GRADIENT = 2.0  # times the limit of weights: a gradient is a step to take, not a result
 
 
+@functools.cache
 def limits(dtype: torch.dtype, kind: str, *, watched: bool = False) -> Limits:
     """The rules for one kind of result in one dtype; `watched` results have gradients too."""
     if dtype == torch.float64:

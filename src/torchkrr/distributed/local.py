@@ -21,13 +21,12 @@ from .._checks import (
 from .._tensors import full_precision, needs_gradient
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..errors import DistributedError, InputTypeError, ShapeError
-from ..functional.local import solve_local
+from ..functional.local import dispatch_local
 from ..kernels import Kernel
 from ..native import Backend
 from ..neighbors import NeighborIndex
 from ..nn import LocalKernelRidge
-from ..nn.contents import tensors_of
-from ..nn.support import SupportLayer
+from ..nn.base import SupportLayer, tensors_of
 from .fitting import default_kernel_over_ranks
 from .neighborhoods import neighborhoods
 from .replicated import replicated
@@ -163,20 +162,20 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
         keep[own] = False
         if bool(keep.any()):
             if len(own):
-                self._drop(keep)
+                self._keep_rows(keep)
         else:  # the index cannot be empty
             self.index.release()
-            SupportLayer._drop(self, keep)
+            SupportLayer._keep_rows(self, keep)
         self._count_centers()
 
-    def _solve(self, query: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
-        return _solve(self._flat(query), self.centers, self.values, self, kind)
+    def _solve(self, query: Tensor, centers: Tensor, values: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
+        return _solve(query, centers, values, self, kind)
 
     def _shard(self) -> Shard:
         """The index of this rank, built where there is something in it."""
         if len(self.centers):
             with torch.no_grad():
-                self._embedded()
+                self._embedded_centers()
         return Shard(self.index, self._take)
 
     def _take(self, rows: Tensor) -> Tensor:
@@ -252,8 +251,8 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
             )
         return found[:, : len(numbers)]
 
-    def _shown(self) -> list[str]:
-        return [*super()._shown(), f"own={len(self.centers)}"]
+    def _own_repr(self) -> list[str]:
+        return [*super()._own_repr(), f"own={len(self.centers)}"]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "process_group": None, "_wire": None}  # connections cannot be copied
@@ -303,17 +302,17 @@ def _solve(
             width = values.shape[1] if kind == "mean" else most
             parts.append((query.new_zeros(0, width) + nothing, query.new_zeros(0) + nothing, rows))
             continue
-        first, power = solve_local(
+        first, power_squared = dispatch_local(
             query[own],
             near,
-            known[0] if known else None,
+            known[0] if known else near[:, :0],
             positions,
             SolveOptions(kernel, ridge, layer.trend, fade, layer.normalize, layer.on_singular, layer.backend),
             kind,
         )
-        parts.append((first, power, rows))
-    first, power, rows = (torch.cat(column) for column in zip(*parts, strict=True))
-    return first, power, rows
+        parts.append((first.to(query.dtype), power_squared, rows))
+    first, power_squared, rows = (torch.cat(column) for column in zip(*parts, strict=True))
+    return first, power_squared, rows
 
 
 def _nothing(empty: list[Tensor], others: list[Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from .._state import with_tensors
 from .._tensors import needs_gradient
 from ..kernels import Kernel
-from ..nn.contents import tensors_of
+from ..nn.base import tensors_of
 from .wire import Wire
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..core.dense import DenseRegressor
+from ..core.local import solve_local
 from ..core.options import Kind, SolveOptions
-from ..functional.local import solve_local
 from ..kernels import Kernel
 from ..neighbors import ExactIndex
 from .rows import Centers
@@ -143,7 +143,7 @@ class LocalSolved:
         return query, embedded, self.index.search(embedded.to(self.index.points.dtype), self.num_neighbors).indices
 
     def _solve(self, query: Tensor, embedded: Tensor, indices: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
-        return solve_local(
+        first, power_squared = solve_local(
             query,
             self.points,
             self.values,
@@ -152,3 +152,4 @@ class LocalSolved:
             kind,
             embedded=(embedded, self.embedded),
         )
+        return first, power_squared.clamp_min(0).sqrt()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..neighbors import ExactIndex
 from ..nn import BlendedKernelRidge, HierarchicalKernelRidge, LocalKernelRidge
-from ..nn.support import SupportLayer
+from ..nn.base import SupportLayer
 from ..transforms import UnitNorm
 from .readouts import Fitted, Training
 from .selecting import EVERYTHING, Search, choose

@@ -6,7 +6,6 @@ in the query and in the centers, so they carry no gradient, and finding them is 
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from torch import Tensor
@@ -22,7 +21,6 @@ from .._checks import (
 )
 from .._tensors import full_precision
 from ..core import local, traced
-from ..core.compiled import FactorCache
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
 from ..errors import InputError, ShapeError
@@ -254,15 +252,8 @@ def solve_local(
     neighbor_indices: Tensor,
     options: SolveOptions,
     kind: Kind = "mean",
-    *,
-    embedded: tuple[Tensor, Tensor] | None = None,
-    cache: FactorCache | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The mean, weights or path, and the power function with it: what the functions above and the modules share.
-
-    `embedded` spares a caller that has embedded query and centers from doing it again; `cache` is of factors, for a caller
-    that knows when they are no longer true.
-    """
+    """Check the arguments; the mean, weights or path, and the power function with it."""
     check_points("query", query, maybe_empty=True)
     check_points("centers", centers)
     if values is None:
@@ -278,22 +269,18 @@ def solve_local(
             "fade=True needs at least two columns of neighbor_indices, got 1: the last one only sets the radius. "
             "Search num_neighbors + 1 neighbors."
         )
-    indices, state = neighbor_indices.long(), options.state(query, centers, values)
-    if state == "plain":
-        first, power_squared = local.solve_local(
-            query, centers, values, indices, options, kind, embedded=embedded, cache=cache
-        )
-        _explain_non_finite(first, centers, values)
-    else:
-        if state == "transformed":
-            chosen(options.backend, NO_MEMORY, "solve this")  # an error where the compiled solver was asked for
-        solve = traced.symbolic_local if state == "symbolic" else traced.transformed_local
-        first, power_squared = solve(query, centers, values, indices, options, kind)
+    first, power_squared = dispatch_local(query, centers, values, neighbor_indices.long(), options, kind)
     return first.to(query.dtype), safe_sqrt(power_squared.clamp_min(0)).to(query.dtype)
 
 
-def _explain_non_finite(result: Tensor, centers: Tensor, values: Tensor) -> None:
-    # They are looked at only when the result is not finite: a pass over all centers on every call would not be free.
-    if not math.isfinite(result.detach().sum().item()):
-        check_finite("centers", centers)
-        check_finite("values", values)
+def dispatch_local(
+    query: Tensor, centers: Tensor, values: Tensor, indices: Tensor, options: SolveOptions, kind: Kind
+) -> tuple[Tensor, Tensor]:
+    """The result of `kind` and the squared power function, for tensors that have been checked, in any state of torch."""
+    state = options.state(query, centers, values)
+    if state == "plain":
+        return local.solve_local(query, centers, values, indices, options, kind)
+    if state == "transformed":
+        chosen(options.backend, NO_MEMORY, "solve this")  # an error where the compiled solver was asked for
+    solve = traced.symbolic_local if state == "symbolic" else traced.transformed_local
+    return solve(query, centers, values, indices, options, kind)

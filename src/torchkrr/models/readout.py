@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from .._checks import check_at_least_one, check_tensor
 from .._state import register, resize_buffers, usable, without_graph
 from ..errors import InputError, InputTypeError, ShapeError
-from ..nn.contents import Contents, contents_of, row_hashes
+from ..nn.base import Fingerprint, SupportLayer
 from ..nn.local import Explanation, LocalKernelRidge
-from ..nn.support import SupportLayer
 from .modes import in_mode
 
 
@@ -75,7 +74,7 @@ class KernelReadout(nn.Module):
         self.head = head
         self.learn_backbone = learn_backbone
         self.batch_size = batch_size
-        self._known: Contents | None = None
+        self._known: Fingerprint | None = None
         if not learn_backbone:
             backbone.requires_grad_(False).eval()
         if inputs is None:
@@ -173,7 +172,7 @@ class KernelReadout(nn.Module):
         self.head.append(features, values)
         with torch.inference_mode(False):
             self.inputs = torch.cat((self.inputs, inputs.detach().to(self.inputs)))
-        self._known = self._contents()
+        self._known = Fingerprint(*self._sources())
 
     def remove(self, indices: Tensor) -> None:
         """Forget the centers with these row numbers, and their inputs."""
@@ -186,7 +185,7 @@ class KernelReadout(nn.Module):
         keep[indices.to(keep.device)] = False
         with torch.inference_mode(False):
             self.inputs = self.inputs[keep]
-        self._known = self._contents()
+        self._known = Fingerprint(*self._sources())
 
     def train(self, mode: bool = True) -> KernelReadout:
         super().train(mode)
@@ -220,16 +219,16 @@ class KernelReadout(nn.Module):
     def _refresh(self) -> None:
         """Put the features of the inputs into the head, unless those there are still right."""
         assert self.inputs is not None
-        if self._known is not None and self._known.same_as(self._contents()):
+        if self._known is not None and self._known.matches(*self._sources()):
             return
         features = _propagate(self.backbone, self.inputs, self.batch_size)
         self.head.centers = features.to(self.head.centers.dtype)
-        self._known = self._contents()
+        self._known = Fingerprint(*self._sources())
 
-    def _contents(self) -> Contents:
+    def _sources(self) -> tuple[list[Tensor], nn.Module]:
+        """What the features in the head were computed from."""
         assert self.inputs is not None
-        tensors = [*self.backbone.parameters(), *self.backbone.buffers(), self.inputs, self.head.centers]
-        return contents_of(None, tuple(row_hashes(_rows(tensor)) for tensor in tensors), self.backbone, ())
+        return [self.inputs, self.head.centers], self.backbone
 
     def _check_inputs(self, inputs: Tensor, count: int, like: Tensor | None = None) -> None:
         check_tensor("inputs", inputs)
@@ -293,10 +292,3 @@ def _vectors(features: Any, count: int) -> Tensor:
             'torchkrr.models.Tapped(network, layer, pooling="mean") makes vectors of maps and tokens.'
         )
     return features  # type: ignore[no-any-return]
-
-
-def _rows(tensor: Tensor) -> Tensor:
-    """Any tensor as floating rows whose bits can be hashed."""
-    tensor = tensor.detach()
-    tensor = tensor if tensor.is_floating_point() else tensor.to(torch.float64)
-    return tensor.flatten(1) if tensor.ndim > 1 else tensor.reshape(1, -1)

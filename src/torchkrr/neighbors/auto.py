@@ -128,8 +128,8 @@ class AutoIndex(NeighborIndex):
     def _outgrown(self, count: int) -> bool:
         return not self._chosen_at / GROWN <= count <= self._chosen_at * GROWN
 
-    def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
-        return self._chosen()._search(query, num_neighbors, exclude)
+    def find(self, query: Tensor, num_neighbors: int, exclude: Tensor | None = None) -> Neighbors:
+        return self._chosen().find(query, num_neighbors, exclude)
 
     def _chosen(self) -> NeighborIndex:
         assert self._inner is not None  # `points` are there only with it

@@ -6,7 +6,6 @@ An index works on embedded points. It proposes candidates; their distances are t
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,18 +17,18 @@ from torch import Tensor
 from .._checks import (
     INDEX_DTYPES,
     check_alike,
-    check_finite,
     check_index_range,
     check_index_tensor,
     check_num_neighbors,
     check_points,
     check_same_features,
+    check_searchable,
     check_tensor,
 )
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._state import usable
 from .._tensors import working_dtype
-from ..errors import InputError, InputTypeError, NotFittedError, ShapeError
+from ..errors import InputTypeError, NotFittedError, ShapeError
 
 GROUP = 4
 
@@ -117,7 +116,7 @@ class NeighborIndex(ABC):
             return Neighbors(nothing, nothing.long())
         check_searchable("query", query, among_themselves=False)
         with torch.no_grad():
-            return self._search(query, num_neighbors, exclude)
+            return self.find(query, num_neighbors, exclude)
 
     @abstractmethod
     def _build(self, points: Tensor) -> None: ...
@@ -131,7 +130,8 @@ class NeighborIndex(ABC):
         """`points` are those left; `keep` is the mask over the old ones."""
 
     @abstractmethod
-    def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors: ...
+    def find(self, query: Tensor, num_neighbors: int, exclude: Tensor | None = None) -> Neighbors:
+        """As `search`, for a caller that has checked its arguments: rows without a graph, in the dtype of the points."""
 
     def _release(self) -> None:  # noqa: B027 - most have nothing
         """Let go of what was made from the points."""
@@ -189,24 +189,6 @@ def kept_rows(indices: Tensor, count: int) -> Tensor:
     if not bool(keep.any()):
         raise ShapeError(f"Removing all {count} rows would leave nothing to predict from. Keep at least one.")
     return keep
-
-
-def check_searchable(name: str, points: Tensor, *, among_themselves: bool = True) -> None:
-    """Finite, and squared distances are numbers: not infinite, and not zero between different points.
-
-    Queries may be as small as they like, since they are not compared among themselves.
-    """
-    low, high = torch.aminmax(points.detach())
-    largest = max(-float(low), float(high))
-    if not largest < math.inf:  # NaN is both smallest and largest
-        check_finite(name, points)
-    limits = torch.finfo(working_dtype(points.dtype))
-    smallest = limits.tiny**0.5 if among_themselves and largest else -1.0
-    if not smallest < largest < (limits.max / points.shape[1]) ** 0.5 / 4:
-        raise InputError(
-            f"{name} have entries up to {largest:.1e}, whose squares {limits.dtype} cannot hold. "
-            "Scale the features, for instance with Standardize, or use float64."
-        )
 
 
 def check_exclude(exclude: Tensor, query: Tensor, num_points: int) -> None:

@@ -69,7 +69,14 @@ class ExactIndex(NeighborIndex):
     def _settings(self) -> tuple[str, ...]:
         return ("backend",)
 
+    @property
+    def _indexed(self) -> Tensor:
+        """The points; `search` has made sure that they are indexed as they are now."""
+        assert self.points is not None
+        return self.points
+
     def _build(self, points: Tensor) -> None:
+        self._block_rows = block_rows(points.shape[1] * points.element_size(), len(points))
         mean, squares = points.mean(0), torch.linalg.vector_norm(points, dim=1).square_()
         self._shift = shift_of(mean, squares.mean())
         if self._shift is not None:
@@ -84,25 +91,25 @@ class ExactIndex(NeighborIndex):
         self._build(points)
 
     def _release(self) -> None:
-        for made in ("_squares", "_shift"):
-            self.__dict__.pop(made, None)
+        for name in ("_squares", "_shift"):
+            self.__dict__.pop(name, None)
 
-    def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
-        points = self._built()
+    def find(self, query: Tensor, num_neighbors: int, exclude: Tensor | None = None) -> Neighbors:
+        points = self._indexed
         size = query.shape[0] * points.shape[0]
         if self._is_fused(query):
             if query.shape[0] <= FEW_QUERIES or size * query.shape[1] <= SMALL_PROBLEM:
-                return _all_found(Neighbors(*_compare_all_compiled(query, points, num_neighbors, exclude)), points)
+                return _all_found(Neighbors(*compare_compiled(query, points, num_neighbors, exclude)), points)
             return self._by_product(query, num_neighbors, exclude)
         if size * max(query.shape[1], SORTING) <= SMALL_PROBLEM:
             return self._compare_all(query, num_neighbors, exclude)
         return self._by_product(query, num_neighbors, exclude)
 
     def _is_fused(self, query: Tensor) -> bool:
-        return chosen(self.backend, compiled_obstacle(query, self._built()), "search here")
+        return chosen(self.backend, compiled_obstacle(query, self._indexed), "search here")
 
     def _by_product(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
-        points = self._built()
+        points = self._indexed
         available = len(points) - (exclude is not None)
         count = min(num_neighbors + SPARE_CANDIDATES, available)
         shifted = query if self._shift is None else query - self._shift
@@ -112,7 +119,7 @@ class ExactIndex(NeighborIndex):
         # Scores are squared distances less |query|^2.
         length = torch.linalg.vector_norm(shifted, dim=1)
         reach = found.distances[:, -1]
-        limit = reach.square() - length.square() + self._rounding(length, reach)
+        limit = reach.square() - length.square() + self._rounding(length, reach, query.shape[1])
         doubtful = (worst <= limit).nonzero().squeeze(1)
         if len(doubtful):
             again = self._without_doubt(query, shifted, limit, doubtful, num_neighbors, exclude)
@@ -134,12 +141,13 @@ class ExactIndex(NeighborIndex):
                 pool.add(*block)
             return self._ranked(pool, query[chunk], num_neighbors)
 
-        parts = [work(chunk) for chunk in ranges(len(query), QUERIES_AT_A_TIME)]
+        starts = range(0, len(query), QUERIES_AT_A_TIME)
+        parts = [work(slice(start, start + QUERIES_AT_A_TIME)) for start in starts]
         distances, rows, worst = (torch.cat(column) for column in zip(*parts, strict=True))
-        return _all_found(Neighbors(distances, rows), self._built()), worst
+        return _all_found(Neighbors(distances, rows), self._indexed), worst
 
     def _ranked(self, pool: Candidates, query: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor, Tensor]:
-        return pool.ranked(query, self._built(), num_neighbors)
+        return pool.ranked(query, self._indexed, num_neighbors)
 
     def _without_doubt(
         self,
@@ -151,7 +159,7 @@ class ExactIndex(NeighborIndex):
         exclude: Tensor | None,
     ) -> Iterator[tuple[Tensor, Neighbors]]:
         """Queries, of those named, and their neighbors among all points that may be near enough."""
-        points = self._built()
+        points = self._indexed
         for chunk in ranges(len(doubtful), rows_per_chunk(len(points) * query.element_size(), SEARCH_BYTES)):
             rows = doubtful[chunk]
             closest = self._all_within(shifted[rows], limit[rows], None if exclude is None else exclude[rows])
@@ -160,11 +168,11 @@ class ExactIndex(NeighborIndex):
 
     def _take(self, rows: Tensor) -> Tensor:
         """The points with these row numbers, a copy."""
-        return self._built().index_select(0, rows)
+        return self._indexed.index_select(0, rows)
 
     def _compare_all(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
         """By difference with every point: for few queries and points nothing is quicker."""
-        squared = (self._built() - query.unsqueeze(1)).square_().sum(-1)  # (Q, N)
+        squared = (self._indexed - query.unsqueeze(1)).square_().sum(-1)  # (Q, N)
         if exclude is not None:
             squared.scatter_(1, exclude.long().unsqueeze(1), torch.inf)
         rows = stable_order(squared)[:, :num_neighbors]
@@ -203,7 +211,7 @@ class ExactIndex(NeighborIndex):
 
     def _all_within(self, query: Tensor, limit: Tensor, exclude: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Groups of the given queries with every point whose score is within the limit of its query, and maybe more."""
-        scores = query.new_empty(len(query), len(self._built()))
+        scores = query.new_empty(len(query), len(self._indexed))
         for block in self._blocks():
             _score(query, block, exclude, out=scores[:, block.start : block.start + len(block.points)])
         counts = (scores <= limit.unsqueeze(1)).sum(1)
@@ -220,25 +228,25 @@ class ExactIndex(NeighborIndex):
 
     def _blocks(self) -> Iterator[Block]:
         """The points block by block; a block is overwritten by the next."""
-        points = self._built()
+        points = self._indexed
         if self._shift is None:
-            size = block_rows(points.shape[1] * points.element_size(), len(points))
-            pieces: Iterator[tuple[int, Tensor]] = ((c.start, points[c]) for c in ranges(len(points), size))
+            size = self._block_rows
+            pieces: Iterator[tuple[int, Tensor]] = ((i, points[i : i + size]) for i in range(0, len(points), size))
         else:
             pieces = self._shifted(points, self._shift)
         for start, block in pieces:
             yield Block(start, block, self._squares[start : start + len(block)])
 
-    @staticmethod
-    def _shifted(points: Tensor, shift: Tensor) -> Iterator[tuple[int, Tensor]]:
-        size = block_rows(points.shape[1] * points.element_size(), len(points))
+    def _shifted(self, points: Tensor, shift: Tensor) -> Iterator[tuple[int, Tensor]]:
+        size = self._block_rows
         memory = points.new_empty(size, points.shape[1])
-        for chunk in ranges(len(points), size):
-            yield chunk.start, torch.sub(points[chunk], shift, out=memory[: chunk.stop - chunk.start])
+        for start in range(0, len(points), size):
+            block = points[start : start + size]
+            yield start, torch.sub(block, shift, out=memory[: len(block)])
 
-    def _rounding(self, length: Tensor, reach: Tensor) -> Tensor:
+    def _rounding(self, length: Tensor, reach: Tensor, features: int) -> Tensor:
         """Bound on the rounding error of a score, for points within `reach` of a query of the given length."""
-        units = 2 * float(torch.finfo(length.dtype).eps) * (self._sample().shape[1] ** 0.5 + 8)
+        units = 2 * float(torch.finfo(length.dtype).eps) * (features**0.5 + 8)
         bound: Tensor = units * (2 * length + reach).square()
         return bound
 
@@ -314,9 +322,7 @@ def compiled_obstacle(query: Tensor, points: Tensor) -> str | None:
     return native.MISSING if native.library() is None else None
 
 
-def _compare_all_compiled(
-    query: Tensor, points: Tensor, num_neighbors: int, exclude: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def compare_compiled(query: Tensor, points: Tensor, num_neighbors: int, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
     """Distances and rows `(Q, M)` of the nearest points, by difference with every point."""
     found = _empty(query, num_neighbors)
     _compare(_new_pool(query, num_neighbors), query, 0, points, None, exclude, exact=True, found=found)

@@ -94,7 +94,7 @@ class FaissIndex(NeighborIndex):
             return
         self._numbers = self._numbers[mask]
 
-    def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
+    def find(self, query: Tensor, num_neighbors: int, exclude: Tensor | None = None) -> Neighbors:
         points = self._built()
         count = min(num_neighbors + SPARE_CANDIDATES + (exclude is not None), len(points))
         # Missing candidates are marked by a row past the end; `rank` must never see it.

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from .._checks import check_alike, check_finite, check_points, check_same_features
+from .._checks import check_alike, check_finite, check_points, check_same_features, check_searchable
 from .._chunking import ranges
 from .._tensors import working_dtype
-from .base import Neighbors, check_searchable, evenly_spaced_rows, kept_rows
+from .base import Neighbors, evenly_spaced_rows, kept_rows
 from .exact import Block, Candidates, ExactIndex, block_rows, rank, shift_of
 
 SAMPLE_ROWS = 1024
@@ -79,7 +79,7 @@ class StreamedIndex(ExactIndex):
         self._built()
         return self._row
 
-    def _search(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
+    def find(self, query: Tensor, num_neighbors: int, exclude: Tensor | None = None) -> Neighbors:
         return self._by_product(query, num_neighbors, exclude)
 
     def _ranked(self, pool: Candidates, query: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor, Tensor]:

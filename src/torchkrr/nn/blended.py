@@ -18,9 +18,8 @@ from ..functional.greedy import farthest_points
 from ..kernels import Kernel
 from ..neighbors import ExactIndex, NeighborIndex
 from ..neighbors.auto import index_from
-from .kept import KeepingLayer
+from .base import CachedLayer
 from .local import Explanation
-from .support import check_query
 
 
 class _Anchors(NamedTuple):
@@ -34,7 +33,7 @@ class _Anchors(NamedTuple):
     points: Tensor | None  # of the layer's index, which another layer may build anew
 
 
-class BlendedKernelRidge(KeepingLayer[_Anchors, Expansions]):
+class BlendedKernelRidge(CachedLayer[_Anchors, Expansions]):
     r"""Local kernel ridge regressors of anchors, blended by distance: $\sum_a w_a(z)\,P_{\sigma_a}(z)$. Nothing is trained.
 
     Each anchor is solved on its own `num_neighbors` nearest centers, when a query first comes near it, and kept: without
@@ -108,26 +107,26 @@ class BlendedKernelRidge(KeepingLayer[_Anchors, Expansions]):
     def forward(self, query: Tensor) -> Tensor:
         rows = self._flat(query)
         mean = (
-            _solve(rows, self.centers, self.values, self, "mean")[0]
-            if self._watched(rows)
-            else _predict(rows, self.centers, self.values, self)
+            self._solve(rows, self.centers, self.values, "mean")[0]
+            if self._needs_derivatives(rows)
+            else self._predict(rows, self.centers, self.values)
         )
         return mean.reshape(*query.shape[:-1], self.out_features)
 
     def power_function(self, query: Tensor) -> Tensor:
         """An upper bound of the error indicator, the blend of those of the anchors, `(*, D)` to `(*,)`."""
-        return _solve(self._flat(query), self.centers, self.values, self, "mean")[1].reshape(query.shape[:-1])
+        return self._solve(self._flat(query), self.centers, self.values, "mean")[1].reshape(query.shape[:-1])
 
     def explain(self, query: Tensor) -> Explanation:
         """The centers behind each prediction and their weights, `(*, D)` to `(*, K M)` each, anchor by anchor.
 
         A center that several anchors keep is named several times; its weights add up.
         """
-        weights, _, blend = _solve(self._flat(query), self.centers, self.values, self, "weights")
+        weights, _, blend = self._solve(self._flat(query), self.centers, self.values, "weights")
         shape = (*query.shape[:-1], weights.shape[1])
         return Explanation(blend.members.reshape(shape), weights.reshape(shape))
 
-    def _lay_out(self, embedded: Tensor) -> _Anchors:
+    def _make_layout(self, embedded: Tensor) -> _Anchors:
         self.index.build(embedded)
         if self.num_anchors is None:
             rows, index = torch.arange(len(embedded), device=embedded.device), self.index
@@ -138,92 +137,86 @@ class BlendedKernelRidge(KeepingLayer[_Anchors, Expansions]):
         listed = torch.zeros(len(rows), dtype=torch.bool, device=embedded.device)
         return _Anchors(embedded, rows, index, lists, listed, self.index.points)
 
-    def _start(self, layout: _Anchors) -> Expansions:
+    def _no_solutions(self, layout: _Anchors) -> Expansions:
         return Expansions(len(layout.rows), layout.rows.device)
 
     def _settings(self) -> tuple[object, ...]:
         return self.num_neighbors, self.num_anchors, self.index, id(self.index.points)
 
-    def _shown(self) -> list[str]:
+    def _own_repr(self) -> list[str]:
         anchors = [] if self.num_anchors is None else [f"num_anchors={self.num_anchors}"]
         return [f"num_neighbors={self.num_neighbors}", f"num_blended={self.num_blended}", *anchors]
 
+    def _find(self, query: Tensor, anchors: _Anchors) -> tuple[Tensor, Tensor]:
+        """Anchors near embedded queries: those that are blended `(Q, K)`, whose lists are made, and all of them."""
+        last_sets_radius = self.num_blended < len(anchors.rows)
+        near = anchors.search.search(query, self.num_blended + 1 if last_sets_radius else len(anchors.rows)).indices
+        blended = near[:, :-1] if last_sets_radius else near
+        numbers = torch.unique(blended)
+        numbers = numbers[~anchors.listed[numbers]]
+        if len(numbers):
+            found = self.index.search(anchors.embedded.detach()[anchors.rows[numbers]], self.num_neighbors).indices
+            anchors.lists[numbers], anchors.listed[numbers] = found, True
+        return blended, near
 
-def _find(query: Tensor, anchors: _Anchors, layer: BlendedKernelRidge) -> tuple[Tensor, Tensor]:
-    """The numbers of the anchors near embedded queries, `(Q, K)` that are blended and have their lists, and all of them."""
-    last_sets_radius = layer.num_blended < len(anchors.rows)
-    near = anchors.search.search(query, layer.num_blended + 1 if last_sets_radius else len(anchors.rows)).indices
-    blended = near[:, :-1] if last_sets_radius else near
-    numbers = torch.unique(blended)
-    numbers = numbers[~anchors.listed[numbers]]
-    if len(numbers):
-        found = layer.index.search(anchors.embedded.detach()[anchors.rows[numbers]], layer.num_neighbors).indices
-        anchors.lists[numbers], anchors.listed[numbers] = found, True
-    return blended, near
+    @uncompiled
+    @full_precision
+    def _solve(self, query: Tensor, centers: Tensor, values: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Blend]:
+        """Mean or weights, power function and blend for rows `(Q, D)`, with gradients."""
+        if not len(query):
+            first, power, blend = self._solve(torch.cat((query, centers[:1].detach())), centers, values, kind)
+            return first[:0], power[:0], blend._replace(anchors=blend.anchors[:0], members=blend.members[:0])
+        self._check_query(query, centers, self.num_neighbors)
+        anchors = self._current_layout()
+        embedded = self._embed(query), anchors.embedded
+        blended, near = self._find(embedded[0], anchors)
+        blend = Blend(anchors.rows[near], anchors.lists[blended], near.shape != blended.shape)
+        return *solve_blended(query, centers, values, blend, kind=kind, embedded=embedded, **self._solve_arguments()), blend
 
+    def _regressors(
+        self,
+        missing: Tensor,
+        numbers: Tensor,
+        owners: Tensor,
+        anchors: _Anchors,
+        centers: Points,
+        values: Tensor,
+    ) -> Regressors:
+        """Coefficients of the `missing` anchors; messages name the first query that met one."""
+        position = torch.searchsorted(missing, numbers).clamp_max(len(missing) - 1)
+        met = missing[position] == numbers
+        first = torch.full_like(missing, len(owners)).scatter_reduce(0, position[met], owners[met], "amin")
+        members = anchors.lists[missing]
+        return find_coefficients(
+            centers.given[anchors.rows[missing]],
+            centers,
+            values,
+            members,
+            scale=values[members].abs().amax(1),
+            options=SolveOptions(self.kernel, self._ridge(), self.trend, on_singular=self.on_singular),
+            names=first,
+        )
 
-@uncompiled
-@full_precision
-def _solve(
-    query: Tensor, centers: Tensor, values: Tensor, layer: BlendedKernelRidge, kind: Kind
-) -> tuple[Tensor, Tensor, Blend]:
-    """Mean or weights, power function and blend for rows `(Q, D)`, with gradients."""
-    if not len(query):
-        first, power, blend = _solve(torch.cat((query, centers[:1].detach())), centers, values, layer, kind)
-        return first[:0], power[:0], blend._replace(anchors=blend.anchors[:0], members=blend.members[:0])
-    check_query(query, centers, layer.num_neighbors)
-    anchors = layer._layout()
-    embedded = layer._embed(query), anchors.embedded
-    blended, near = _find(embedded[0], anchors, layer)
-    blend = Blend(anchors.rows[near], anchors.lists[blended], near.shape != blended.shape)
-    return *solve_blended(query, centers, values, blend, kind=kind, embedded=embedded, **layer._choices()), blend
-
-
-def _regressors(
-    missing: Tensor,
-    numbers: Tensor,
-    owners: Tensor,
-    anchors: _Anchors,
-    centers: Points,
-    values: Tensor,
-    layer: BlendedKernelRidge,
-) -> Regressors:
-    """Coefficients of the `missing` anchors; messages name the first query that met one."""
-    position = torch.searchsorted(missing, numbers).clamp_max(len(missing) - 1)
-    met = missing[position] == numbers
-    first = torch.full_like(missing, len(owners)).scatter_reduce(0, position[met], owners[met], "amin")
-    members = anchors.lists[missing]
-    return find_coefficients(
-        centers.given[anchors.rows[missing]],
-        centers,
-        values,
-        members,
-        scale=values[members].abs().amax(1),
-        options=SolveOptions(layer.kernel, layer._ridge(), layer.trend, on_singular=layer.on_singular),
-        names=first,
-    )
-
-
-@uncompiled
-@full_precision
-@with_a_row()
-def _predict(query: Tensor, centers: Tensor, values: Tensor, layer: BlendedKernelRidge) -> Tensor:
-    """The mean for rows `(Q, D)`, without gradients, from kept coefficients."""
-    check_query(query, centers, layer.num_neighbors)
-    check_alike(query=query, values=values)
-    check_same_rows("centers", centers, "values", values)
-    with torch.inference_mode(False), torch.no_grad():
-        anchors = layer._layout()
-        solved = layer._so_far(anchors)
-        at, points = Points(query, layer._embed(query)), layer._points(anchors.embedded)
-        numbers, near = _find(at.embedded, anchors, layer)
-        (count, shared), flat = numbers.shape, numbers.flatten().contiguous()
-        owners = torch.arange(count, device=query.device).repeat_interleave(shared)
-        with layer._lock:
-            missing = solved.missing(flat)
-            if len(missing):
-                solved.add(missing, _regressors(missing, flat, owners, anchors, points, values, layer))
-        parts = solved.evaluate(at, points, flat, owners, anchors.lists, layer.kernel)
-        squared = squared_distances_to(at.embedded, anchors.embedded, anchors.rows[near])
-        weights = blending_weights(squared, last_sets_radius=near.shape != numbers.shape)
-        return (parts.view(count, shared, -1) * weights.unsqueeze(-1)).sum(1).to(query.dtype)
+    @uncompiled
+    @full_precision
+    @with_a_row()
+    def _predict(self, query: Tensor, centers: Tensor, values: Tensor) -> Tensor:
+        """The mean for rows `(Q, D)`, without gradients, from kept coefficients."""
+        self._check_query(query, centers, self.num_neighbors)
+        check_alike(query=query, values=values)
+        check_same_rows("centers", centers, "values", values)
+        with torch.inference_mode(False), torch.no_grad():
+            anchors = self._current_layout()
+            solved = self._current_solutions(anchors)
+            at, points = Points(query, self._embed(query)), self._points(anchors.embedded)
+            numbers, near = self._find(at.embedded, anchors)
+            (count, shared), flat = numbers.shape, numbers.flatten().contiguous()
+            owners = torch.arange(count, device=query.device).repeat_interleave(shared)
+            with self._lock:
+                missing = solved.missing(flat)
+                if len(missing):
+                    solved.add(missing, self._regressors(missing, flat, owners, anchors, points, values))
+            parts = solved.evaluate(at, points, flat, owners, anchors.lists, self.kernel)
+            squared = squared_distances_to(at.embedded, anchors.embedded, anchors.rows[near])
+            weights = blending_weights(squared, last_sets_radius=near.shape != numbers.shape)
+            return (parts.view(count, shared, -1) * weights.unsqueeze(-1)).sum(1).to(query.dtype)

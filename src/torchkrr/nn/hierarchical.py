@@ -19,9 +19,8 @@ from ..functional.hierarchical import power_of_hierarchical, solve_hierarchical,
 from ..functional.voronoi import LEAST_BUMP, Border, Cells, border_of, bump_at, member_ridge
 from ..kernels import Kernel
 from ..neighbors import ExactIndex
-from .kept import KeepingLayer
+from .base import CachedLayer
 from .local import Explanation
-from .support import check_query
 
 
 class _Hierarchy(NamedTuple):
@@ -41,7 +40,7 @@ class _Parts:
         self.local = local
 
 
-class HierarchicalKernelRidge(KeepingLayer[_Hierarchy, _Parts]):
+class HierarchicalKernelRidge(CachedLayer[_Hierarchy, _Parts]):
     r"""A dense regressor on coarse points plus, in the Voronoi cell of each, a local one that vanishes at its border.
 
     The paper's multiscale form, see `torchkrr.functional.hierarchical_kernel_ridge`. Nothing is trained. The coarse part is
@@ -104,12 +103,12 @@ class HierarchicalKernelRidge(KeepingLayer[_Hierarchy, _Parts]):
 
     def forward(self, query: Tensor) -> Tensor:
         rows = self._flat(query)
-        run = _solve if self._watched(rows) else _predict
-        return run(rows, self.centers, self.values, self).reshape(*query.shape[:-1], self.out_features)
+        run = self._solve if self._needs_derivatives(rows) else self._predict
+        return run(rows, self.centers, self.values).reshape(*query.shape[:-1], self.out_features)
 
     def power_function(self, query: Tensor) -> Tensor:
         """The error indicator of the weights used, `(*, D)` to `(*,)`; slower than a prediction."""
-        return _power(self._flat(query), self.centers, self).reshape(query.shape[:-1])
+        return self._power(self._flat(query), self.centers).reshape(query.shape[:-1])
 
     def explain(self, query: Tensor) -> Explanation:
         """The centers behind each prediction and their weights, `(*, D)` to `(*, n + W)` each.
@@ -117,11 +116,11 @@ class HierarchicalKernelRidge(KeepingLayer[_Hierarchy, _Parts]):
         First the n coarse points, then at most `num_neighbors` members of the cell; a center in both is named twice, and its
         weights add up. Cells with fewer members are filled up by other centers of weight zero.
         """
-        indices, weights = _explain(self._flat(query), self.centers, self)
+        indices, weights = self._explain(self._flat(query), self.centers)
         shape = (*query.shape[:-1], indices.shape[1])
         return Explanation(indices.reshape(shape), weights.reshape(shape))
 
-    def _lay_out(self, embedded: Tensor) -> _Hierarchy:
+    def _make_layout(self, embedded: Tensor) -> _Hierarchy:
         count = min(self.num_coarse, len(embedded))
         coarse = farthest_points(embedded, count)
         index = ExactIndex()
@@ -137,119 +136,112 @@ class HierarchicalKernelRidge(KeepingLayer[_Hierarchy, _Parts]):
         cells = Cells(coarse, members, nearest[:0], nearest)
         return _Hierarchy(embedded, index, cells, border_of(embedded, cells))
 
-    def _start(self, layout: _Hierarchy) -> _Parts:
+    def _no_solutions(self, layout: _Hierarchy) -> _Parts:
         return _Parts(Expansions(len(layout.cells.coarse), layout.embedded.device))
 
     def _settings(self) -> tuple[object, ...]:
         return self.num_neighbors, self.num_coarse
 
-    def _shown(self) -> list[str]:
+    def _own_repr(self) -> list[str]:
         return [f"num_neighbors={self.num_neighbors}", f"num_coarse={self.num_coarse}"]
 
+    def _find(self, query: Tensor, centers: Tensor) -> tuple[Tensor, _Hierarchy, Cells]:
+        """The embedded query, the layout, and the cells with those of the queries."""
+        self._check_query(query, centers, self.num_neighbors)
+        layout, embedded = self._current_layout(), self._embed(query)
+        nearest = layout.search.search(embedded, layout.cells.of_centers.shape[1]).indices
+        return embedded, layout, layout.cells._replace(of_query=nearest)
 
-def _find(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> tuple[Tensor, _Hierarchy, Cells]:
-    """The embedded query, the layout, and the cells with those of the queries."""
-    check_query(query, centers, layer.num_neighbors)
-    layout, embedded = layer._layout(), layer._embed(query)
-    nearest = layout.search.search(embedded, layout.cells.of_centers.shape[1]).indices
-    return embedded, layout, layout.cells._replace(of_query=nearest)
+    @uncompiled
+    @full_precision
+    @with_a_row()
+    def _solve(self, query: Tensor, centers: Tensor, values: Tensor) -> Tensor:
+        """The mean for rows `(Q, D)`, with gradients."""
+        embedded, layout, cells = self._find(query, centers)
+        both, arguments = (embedded, layout.embedded), self._solve_arguments()
+        return solve_hierarchical(query, centers, values, cells, embedded=both, border=layout.border, **arguments)
 
+    @uncompiled
+    @full_precision
+    @with_a_row()
+    def _power(self, query: Tensor, centers: Tensor) -> Tensor:
+        _, _, cells = self._find(query, centers)
+        return power_of_hierarchical(query, centers, cells, **self._solve_arguments())
 
-@uncompiled
-@full_precision
-@with_a_row()
-def _solve(query: Tensor, centers: Tensor, values: Tensor, layer: HierarchicalKernelRidge) -> Tensor:
-    """The mean for rows `(Q, D)`, with gradients."""
-    embedded, layout, cells = _find(query, centers, layer)
-    both = embedded, layout.embedded
-    return solve_hierarchical(query, centers, values, cells, embedded=both, border=layout.border, **layer._choices())
+    @uncompiled
+    @full_precision
+    @with_a_row()
+    def _explain(self, query: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
+        _, _, cells = self._find(query, centers)
+        width, parts = cells.members.shape[1], []
+        # In between, the weights of a chunk are spread over all centers.
+        for chunk in ranges(len(query), rows_per_chunk(2 * len(centers) * query.element_size(), SEARCH_BYTES)):
+            part = cells._replace(of_query=cells.of_query[chunk])
+            outer, inner, members = weights_of_hierarchical(query[chunk], centers, part, **self._solve_arguments())
+            missing = (0, width - members.shape[1])  # the lists of a chunk are no longer than they have to be
+            coarse = cells.coarse.expand(len(outer), -1)
+            parts.append((torch.cat((coarse, pad(members, missing)), 1), torch.cat((outer, pad(inner, missing)), 1)))
+        indices, weights = (torch.cat(column) for column in zip(*parts, strict=True))
+        return indices, weights
 
+    @uncompiled
+    @full_precision
+    @with_a_row()
+    def _predict(self, query: Tensor, centers: Tensor, values: Tensor) -> Tensor:
+        """The mean for rows `(Q, D)`, without gradients, from kept coefficients."""
+        with torch.inference_mode(False), torch.no_grad():
+            embedded, layout, cells = self._find(query, centers)
+            check_alike(query=query, values=values)
+            check_same_rows("centers", centers, "values", values)
+            solved = self._current_solutions(layout)
+            points = self._points(layout.embedded)
+            coarse = Points(points.given[cells.coarse], points.embedded[cells.coarse])
+            cell = cells.of_query[:, 0]
+            with self._lock:
+                if solved.coarse is None:
+                    solved.coarse = self._coarse(coarse, values[cells.coarse])
+                missing = solved.local.missing(cell)
+                if len(missing):
+                    solved.local.add(missing, self._corrections(missing, coarse, points, values, solved.coarse, layout))
+            at = Points(query, embedded)
+            owners = torch.arange(len(query), device=query.device)
+            local = solved.local.evaluate(at, points, cell, owners, cells.members, self.kernel)
+            bump = bump_at(embedded, layout.embedded, cells, layout.border.width)
+            return (expand(at, coarse, solved.coarse, self.kernel) + bump * local).to(query.dtype)
 
-@uncompiled
-@full_precision
-@with_a_row()
-def _power(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> Tensor:
-    _, _, cells = _find(query, centers, layer)
-    return power_of_hierarchical(query, centers, cells, **layer._choices())
+    def _coarse(self, coarse: Points, values: Tensor) -> Regressors:
+        """The dense regressor on the coarse points, as a single cell."""
+        return find_coefficients(
+            coarse.given[:1],
+            coarse,
+            values,
+            torch.arange(len(values), device=values.device).unsqueeze(0),
+            scale=values.abs().amax(0, keepdim=True),
+            options=SolveOptions(self.kernel, self._ridge(), self.trend, on_singular=self.on_singular),
+        )
 
-
-@uncompiled
-@full_precision
-@with_a_row()
-def _explain(query: Tensor, centers: Tensor, layer: HierarchicalKernelRidge) -> tuple[Tensor, Tensor]:
-    _, _, cells = _find(query, centers, layer)
-    width, parts = cells.members.shape[1], []
-    # In between, the weights of a chunk are spread over all centers.
-    for chunk in ranges(len(query), rows_per_chunk(2 * len(centers) * query.element_size(), SEARCH_BYTES)):
-        part = cells._replace(of_query=cells.of_query[chunk])
-        outer, inner, members = weights_of_hierarchical(query[chunk], centers, part, **layer._choices())
-        missing = (0, width - members.shape[1])  # the lists of a chunk are no longer than they have to be
-        coarse = cells.coarse.expand(len(outer), -1)
-        parts.append((torch.cat((coarse, pad(members, missing)), 1), torch.cat((outer, pad(inner, missing)), 1)))
-    indices, weights = (torch.cat(column) for column in zip(*parts, strict=True))
-    return indices, weights
-
-
-@uncompiled
-@full_precision
-@with_a_row()
-def _predict(query: Tensor, centers: Tensor, values: Tensor, layer: HierarchicalKernelRidge) -> Tensor:
-    """The mean for rows `(Q, D)`, without gradients, from kept coefficients."""
-    with torch.inference_mode(False), torch.no_grad():
-        embedded, layout, cells = _find(query, centers, layer)
-        check_alike(query=query, values=values)
-        check_same_rows("centers", centers, "values", values)
-        solved = layer._so_far(layout)
-        points = layer._points(layout.embedded)
-        coarse = Points(points.given[cells.coarse], points.embedded[cells.coarse])
-        cell = cells.of_query[:, 0]
-        with layer._lock:
-            if solved.coarse is None:
-                solved.coarse = _coarse(coarse, values[cells.coarse], layer)
-            missing = solved.local.missing(cell)
-            if len(missing):
-                solved.local.add(missing, _corrections(missing, coarse, points, values, solved.coarse, layout, layer))
-        at = Points(query, embedded)
-        owners = torch.arange(len(query), device=query.device)
-        local = solved.local.evaluate(at, points, cell, owners, cells.members, layer.kernel)
-        bump = bump_at(embedded, layout.embedded, cells, layout.border.width)
-        return (expand(at, coarse, solved.coarse, layer.kernel) + bump * local).to(query.dtype)
-
-
-def _coarse(coarse: Points, values: Tensor, layer: HierarchicalKernelRidge) -> Regressors:
-    """The dense regressor on the coarse points, as a single cell."""
-    return find_coefficients(
-        coarse.given[:1],
-        coarse,
-        values,
-        torch.arange(len(values), device=values.device).unsqueeze(0),
-        scale=values.abs().amax(0, keepdim=True),
-        options=SolveOptions(layer.kernel, layer._ridge(), layer.trend, on_singular=layer.on_singular),
-    )
-
-
-def _corrections(
-    missing: Tensor,
-    coarse: Points,
-    centers: Points,
-    values: Tensor,
-    regressor: Regressors,
-    layout: _Hierarchy,
-    layer: HierarchicalKernelRidge,
-) -> Regressors:
-    """Coefficients of the local regressors of the `missing` cells."""
-    members = layout.cells.members[missing]
-    used, positions = torch.unique(members, return_inverse=True)
-    own = Points(centers.given[used], centers.embedded[used])
-    # The rest may be small beside the values, and local weights amplify its rounding: it is taken in float64.
-    fitted = expand(own, coarse, regressor._replace(wide=torch.ones_like(regressor.wide)), layer.kernel)
-    rest = (values[used] - fitted) / layout.border.bumps[used].clamp_min(LEAST_BUMP).unsqueeze(1)
-    ridge = member_ridge(members, missing.unsqueeze(1), layout.cells, layout.border, layer._ridge())
-    return find_coefficients(
-        coarse.given[missing],
-        own,
-        rest,
-        positions,
-        scale=values[members].abs().amax(1),
-        options=SolveOptions(layer.kernel, ridge, on_singular=layer.on_singular),
-    )
+    def _corrections(
+        self,
+        missing: Tensor,
+        coarse: Points,
+        centers: Points,
+        values: Tensor,
+        regressor: Regressors,
+        layout: _Hierarchy,
+    ) -> Regressors:
+        """Coefficients of the local regressors of the `missing` cells."""
+        members = layout.cells.members[missing]
+        used, positions = torch.unique(members, return_inverse=True)
+        own = Points(centers.given[used], centers.embedded[used])
+        # The rest may be small beside the values, and local weights amplify its rounding: it is taken in float64.
+        fitted = expand(own, coarse, regressor._replace(wide=torch.ones_like(regressor.wide)), self.kernel)
+        rest = (values[used] - fitted) / layout.border.bumps[used].clamp_min(LEAST_BUMP).unsqueeze(1)
+        ridge = member_ridge(members, missing.unsqueeze(1), layout.cells, layout.border, self._ridge())
+        return find_coefficients(
+            coarse.given[missing],
+            own,
+            rest,
+            positions,
+            scale=values[members].abs().amax(1),
+            options=SolveOptions(self.kernel, ridge, on_singular=self.on_singular),
+        )

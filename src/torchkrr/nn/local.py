@@ -7,19 +7,20 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .._checks import check_choice, check_integer, check_num_neighbors
+from .._checks import check_choice, check_integer, check_num_neighbors, check_ridge, check_searchable
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from .._tensors import any_requires_grad, full_precision
+from .._tensors import any_requires_grad, full_precision, state_of
 from ..core.compiled import FactorCache
+from ..core.local import solve_local
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
+from ..distances import safe_sqrt
 from ..errors import BackendError, InputError
-from ..functional.local import solve_local
+from ..functional.local import dispatch_local
 from ..kernels import Kernel
 from ..native import Backend
 from ..neighbors import AutoIndex, ExactIndex, NeighborIndex, StreamedIndex, nearest
 from ..neighbors.auto import index_from
-from .contents import Contents, contents_of, tensors_of
-from .support import SupportLayer, check_query
+from .base import Fingerprint, SupportLayer, tensors_of
 
 
 class Explanation(NamedTuple):
@@ -92,41 +93,40 @@ class LocalKernelRidge(SupportLayer):
             learn_values=learn_values,
         )
         check_num_neighbors(num_neighbors, self.num_centers)
-        self.num_neighbors = num_neighbors
         check_choice("normalize", normalize, (None, "cell"))
-        self.fade = fade
-        self.normalize: Normalize = normalize
         check_choice("backend", backend, ("auto", "fused", "torch"))
-        self.backend: Backend = backend
         check_integer("keep_factors", keep_factors)
         if keep_factors < 0:
             raise InputError(f"keep_factors must be at least 0, got {keep_factors}.")
+        self.num_neighbors = num_neighbors
+        self.fade = fade
+        self.normalize: Normalize = normalize
+        self.backend: Backend = backend
         self.keep_factors = keep_factors
-        self._factors: FactorCache | None = None
         self.index = index_from(index)
-        self._known: Contents | None = None
+        self.refresh()
 
     def forward(self, query: Tensor) -> Tensor:
-        mean, _, _ = self._solve(query, "mean")
+        mean, _, _ = self._solve(self._flat(query), self.centers, self.values, "mean")
         return mean if query.ndim == 2 else mean.reshape(*query.shape[:-1], self.out_features)
 
     def power_function(self, query: Tensor) -> Tensor:
         """The local error indicator, `(*, D)` to `(*,)`: 0 at a center, 1 far from all."""
-        _, power, _ = self._solve(query, "mean")
-        return power.reshape(query.shape[:-1])
+        _, power_squared, _ = self._solve(self._flat(query), self.centers, self.values, "mean")
+        return safe_sqrt(power_squared.clamp_min(0)).to(query.dtype).reshape(query.shape[:-1])
 
     def explain(self, query: Tensor) -> Explanation:
         """The centers behind each prediction, nearest first, and their weights, `(*, D)` to `(*, M)` each.
 
         With `fade` there is one column more, of weight zero: the center that sets the radius.
         """
-        weights, _, indices = self._solve(query, "weights")
+        weights, _, indices = self._solve(self._flat(query), self.centers, self.values, "weights")
         shape = (*query.shape[:-1], indices.shape[1])
         return Explanation(indices.reshape(shape), weights.reshape(shape))
 
     def neighbors(self, query: Tensor) -> Tensor:
         """The rows of the centers that each prediction uses, nearest first, `(*, D)` to `(*, M)`."""
-        indices = _neighbors(self._flat(query), self.centers, self)
+        indices = self._neighbors(self._flat(query), self.centers)
         return indices.reshape(*query.shape[:-1], self.num_neighbors)
 
     def append(self, centers: Tensor, values: Tensor) -> None:
@@ -135,133 +135,117 @@ class LocalKernelRidge(SupportLayer):
         if current:
             with torch.inference_mode(False), torch.no_grad():
                 self.index.append(self._embed(self.centers[before:]))
-            self._remember()
+            self._mark_current()
 
-    def _drop(self, keep: Tensor) -> None:
+    def refresh(self) -> None:
+        self._fingerprint: Fingerprint | None = None  # of what the index was built from
+        self._factors: FactorCache | None = None
+
+    def _keep_rows(self, keep: Tensor) -> None:
         current = self._is_current() and not self.index.streams
-        super()._drop(keep)
+        super()._keep_rows(keep)
         if current:
             with torch.inference_mode(False), torch.no_grad():
                 self.index.remove((~keep).nonzero().squeeze(1))
-            self._remember()
+            self._mark_current()
 
-    def _options(self) -> SolveOptions:
-        return SolveOptions(self.kernel, self.ridge, self.trend, self.fade, self.normalize, self.on_singular, self.backend)
+    @full_precision
+    def _neighbors(self, query: Tensor, centers: Tensor) -> Tensor:
+        self._check_query(query, centers, self.num_neighbors)
+        if not self._is_plain(query, centers, self.values):
+            return self._traced_neighbors(query, centers, self.num_neighbors)
+        self._embedded_centers()  # builds the index, where it has to be
+        return self.index.search(self._embed(query), self.num_neighbors).indices
 
-    def _is_plain(self, query: Tensor) -> bool:
-        """Whether there are rows, and numbers in them; else nothing is kept, as nothing can be looked at."""
-        return self._options().state(query, self.centers, self.values) == "plain" and len(query) > 0
+    @full_precision
+    def _solve(self, query: Tensor, centers: Tensor, values: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean or weights, squared power function and neighbor indices for rows `(Q, D)`."""
+        self._check_query(query, centers, self.num_neighbors, values)
+        # With every center a neighbor nothing can leave the list, so there is nothing to fade.
+        fade = self.fade and self.num_neighbors < len(centers)
+        options = self._options(fade)
+        if not self._is_plain(query, centers, values):
+            indices = self._traced_neighbors(query, centers, self.num_neighbors + fade)
+            first, power_squared = dispatch_local(query, centers, values, indices, options, kind)
+            return first.to(query.dtype), power_squared, indices
+        points, embedded = self._embed(query), self._embedded_centers()
+        check_searchable("query", points, among_themselves=False)
+        indices = self.index.find(points.detach(), self.num_neighbors + fade).indices
+        if embedded is not None:
+            cache = self._factor_cache()
+            both = points, embedded
+            first, power_squared = solve_local(query, centers, values, indices, options, kind, embedded=both, cache=cache)
+            return first.to(query.dtype), power_squared, indices
+        # Only neighbors are embedded, those of so many queries at a time.
+        row_bytes = indices.shape[1] * (centers.shape[1] + values.shape[1]) * centers.element_size()
+        parts = [
+            solve_local(query[chunk], centers, values, indices[chunk], options, kind)
+            for chunk in ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES))
+        ]
+        first, power_squared = (torch.cat(column) for column in zip(*parts, strict=True))
+        return first.to(query.dtype), power_squared, indices
 
-    def _nearest(self, query: Tensor, count: int) -> Tensor:
+    def _options(self, fade: bool) -> SolveOptions:
+        check_ridge(self.ridge)
+        check_choice("trend", self.trend, (None, "constant"))
+        return SolveOptions(self.kernel, self.ridge, self.trend, fade, self.normalize, self.on_singular, self.backend)
+
+    def _is_plain(self, *tensors: Tensor) -> bool:
+        """Whether there are rows, and numbers in them; else nothing is cached, as nothing can be looked at."""
+        ridge = [self.ridge] if isinstance(self.ridge, Tensor) else []
+        return state_of(*tensors, *ridge, *tensors_of(self.kernel)) == "plain" and len(tensors[0]) > 0
+
+    def _traced_neighbors(self, query: Tensor, centers: Tensor, count: int) -> Tensor:
         """Neighbors of queries that are not plain, by a search without an index."""
         if not isinstance(self.index, (ExactIndex, AutoIndex, StreamedIndex)) and len(query):
             raise BackendError(
                 f"{type(self.index).__name__} cannot be searched inside torch.func, torch.compile or torch.export. Give the "
                 "layer an ExactIndex there, or find the neighbors outside and call torchkrr.functional.local_kernel_ridge."
             )
-        return nearest(query, self.centers, count, kernel=self.kernel)
+        return nearest(query, centers, count, kernel=self.kernel)
 
-    def _solve(self, query: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
-        return _solve(self._flat(query), self.centers, self.values, self, kind)
-
-    def _embedded(self) -> Tensor | None:
+    def _embedded_centers(self) -> Tensor | None:
         """Embedded centers, with their graph if something in it is learned; the index is built on them.
 
         `None` if the index streams: then no tensor holds them all.
         """
         if any_requires_grad(self.centers, *tensors_of(self.kernel)) and not self.index.streams:
-            # While something is being learned there is no use in keeping anything.
-            self._known = None
+            # While something is being learned there is no use in a cache.
+            self.refresh()
             self.index.release()
             embedded = self._embed(self.centers)
             self.index.build(embedded)
             return embedded
-        with self._lock:
-            if not self._is_current():
-                self._known = None  # it knows the old points
-                # Tensors made in inference mode could not take part in a later backward pass.
-                with torch.inference_mode(False), torch.no_grad():
-                    self.index.build_embedded(self.centers, self._embed)
-                self._remember()
-            return None if self.index.streams else self.index.points
+        if not self._is_current():
+            with self._lock:
+                if not self._is_current():  # another thread may have built it meanwhile
+                    self.refresh()
+                    # Tensors made in inference mode could not take part in a later backward pass.
+                    with torch.inference_mode(False), torch.no_grad():
+                        self.index.build_embedded(self.centers, self._embed)
+                    self._mark_current()
+        return None if self.index.streams else self.index.points
 
-    def _kept_factors(self) -> FactorCache | None:
-        """Where factors are kept while centers and kernel are what they are."""
-        if not self.keep_factors or self._known is None:
+    def _factor_cache(self) -> FactorCache | None:
+        if not self.keep_factors or self._fingerprint is None:
             return None
         if self._factors is None or self._factors.capacity != self.keep_factors:
             self._factors = FactorCache(self.keep_factors)
         return self._factors
 
-    def _remember(self) -> None:
+    def _mark_current(self) -> None:
         self._factors = None
-        self._known = contents_of(*self._sources())
-
-    def _sources(self) -> tuple[Tensor | None, tuple[Tensor, ...], Kernel, tuple[object, ...]]:
-        """What the index is built from; its points are named too, since another layer may build it anew."""
-        state = tensors_of(self.kernel)
-        if not self.index.streams:
-            return self.centers, state, self.kernel, (self.index.points,)
-        # It keeps no more of the centers than where they are.
-        return None, state, self.kernel, (self.index.points, self.centers, self.centers.data_ptr(), self.centers.shape)
+        # The index is named too, since another layer may build it anew.
+        self._fingerprint = Fingerprint([self.centers], self.kernel, (self.index.points,))
 
     def _is_current(self) -> bool:
-        """Whether the index still is what centers and kernel ask for."""
-        return self._known is not None and self.index.points is not None and self._known.hold(*self._sources())
-
-    def _apply(self, fn: Any, recurse: bool = True) -> LocalKernelRidge:
-        self._known = None
-        return super()._apply(fn, recurse)  # type: ignore[no-any-return]
+        """Whether the index is built from centers and kernel as they are."""
+        fingerprint, points = self._fingerprint, self.index.points
+        return fingerprint is not None and points is not None and fingerprint.matches([self.centers], self.kernel, (points,))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_known": None, "_factors": None}  # the index drops its points by itself
+        return {**super().__getstate__(), "_fingerprint": None, "_factors": None}  # the index drops its points by itself
 
-    def _shown(self) -> list[str]:
-        shown = [f"num_neighbors={self.num_neighbors}"] + (["fade=True"] if self.fade else [])
-        return shown + ([f"normalize={self.normalize!r}"] if self.normalize else [])
-
-
-@full_precision
-def _neighbors(query: Tensor, centers: Tensor, layer: LocalKernelRidge) -> Tensor:
-    check_query(query, centers, layer.num_neighbors)
-    if not layer._is_plain(query):
-        return layer._nearest(query, layer.num_neighbors)
-    layer._embedded()  # builds the index, where it has to be
-    return layer.index.search(layer._embed(query), layer.num_neighbors).indices
-
-
-@full_precision
-def _solve(
-    query: Tensor, centers: Tensor, values: Tensor, layer: LocalKernelRidge, kind: Kind
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean or weights, power function and neighbor indices for rows `(Q, D)`."""
-    check_query(query, centers, layer.num_neighbors)
-    # With every center a neighbor nothing can leave the list, so there is nothing to fade.
-    fade = layer.fade and layer.num_neighbors < layer.num_centers
-    if not layer._is_plain(query):
-        indices = layer._nearest(query, layer.num_neighbors + fade)
-        return *solve_local(query, centers, values, indices, layer._options().but(fade=fade), kind), indices
-    embedded_query, embedded = layer._embed(query), layer._embedded()
-    indices = layer.index.search(embedded_query, layer.num_neighbors + fade).indices
-
-    def solve(query: Tensor, indices: Tensor, embedded: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-        return solve_local(
-            query,
-            centers,
-            values,
-            indices,
-            layer._options().but(fade=fade),
-            kind,
-            embedded=embedded,
-            cache=None if embedded is None else layer._kept_factors(),
-        )
-
-    if embedded is not None:
-        return *solve(query, indices, (embedded_query, embedded)), indices
-    # Only neighbors are embedded, those of so many queries at a time.
-    row_bytes = indices.shape[1] * (centers.shape[1] + values.shape[1]) * centers.element_size()
-    parts = [
-        solve(query[chunk], indices[chunk], None) for chunk in ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES))
-    ]
-    first, power = (torch.cat(column) for column in zip(*parts, strict=True))
-    return first, power, indices
+    def _own_repr(self) -> list[str]:
+        words = [f"num_neighbors={self.num_neighbors}"] + (["fade=True"] if self.fade else [])
+        return words + ([f"normalize={self.normalize!r}"] if self.normalize else [])

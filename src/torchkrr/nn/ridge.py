@@ -9,7 +9,7 @@ from ..core.options import OnSingular, Trend
 from ..functional.ridge import cardinal_weights, kernel_ridge, leave_one_out, power_function
 from ..kernels import Kernel
 from ..native import Backend
-from .support import SupportLayer
+from .base import SupportLayer
 
 
 class KernelRidge(SupportLayer):
@@ -79,13 +79,13 @@ class KernelRidge(SupportLayer):
 
     def power_function(self, query: Tensor) -> Tensor:
         """The error indicator, `(*, D)` to `(*,)`."""
-        return power_function(self._flat(query), self.centers, **self._choices()).reshape(query.shape[:-1])
+        return power_function(self._flat(query), self.centers, **self._solve_arguments()).reshape(query.shape[:-1])
 
     def cardinal_weights(self, query: Tensor) -> Tensor:
         """The weight of each center in each prediction, `(*, D)` to `(*, N)`."""
-        rows = cardinal_weights(self._flat(query), self.centers, **self._choices())
+        rows = cardinal_weights(self._flat(query), self.centers, **self._solve_arguments())
         return rows.reshape(*query.shape[:-1], self.num_centers)
 
     def leave_one_out(self) -> Tensor:
         """The prediction at each center from all the others, `(N, C)`."""
-        return leave_one_out(self.centers, self.values, **self._choices())
+        return leave_one_out(self.centers, self.values, **self._solve_arguments())

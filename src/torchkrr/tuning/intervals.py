@@ -35,8 +35,9 @@ from .._checks import (
 )
 from ..distances import safe_sqrt
 from ..errors import InputError, InputTypeError
+from ..kernels import Kernel
 from ..nn import LocalKernelRidge
-from ..nn.contents import Contents, contents_of
+from ..nn.base import Fingerprint
 from .leave_one_out import leave_one_out_of, sample_rows
 from .scores import SMALLEST_VARIANCE
 
@@ -59,7 +60,7 @@ class Calibration(NamedTuple):
     """What the residuals of a layer say about its errors; made by `calibrate`."""
 
     layer: LocalKernelRidge
-    contents: tuple[Contents, Contents]  # of the layer when it was calibrated
+    fingerprint: Fingerprint  # of the layer when it was calibrated
     scale: Tensor  # (C,): s
     residuals: Tensor | None  # (N, C) with a scale per cell: |r| of each center
     spreads: Tensor | None  # (N,) likewise: sqrt(v)
@@ -87,7 +88,7 @@ class Calibration(NamedTuple):
         return self.scores[rank - 1] if rank <= len(self.scores) else torch.full_like(self.scale, math.inf)
 
     def _std(self, query: Tensor, *, observation: bool) -> Tensor:
-        if not all(a.same_as(b) for a, b in zip(self.contents, _contents(self.layer), strict=True)):
+        if not self.fingerprint.matches(*_sources(self.layer)):
             raise InputError("The layer has changed since it was calibrated. Calibrate it again.")
         power = self.layer.power_function(query).double()
         variance = _variance(power, self.layer) if observation else power.square()
@@ -158,15 +159,15 @@ def _calibrate(
     # Squares of values in half precision would overflow, and small variances vanish.
     residuals = (left_out.means - layer.values[rows]).double().abs()  # (n, C)
     spreads = _variance(left_out.powers.double(), layer).sqrt()  # (n,)
-    contents = _contents(layer)
+    fingerprint = Fingerprint(*_sources(layer))
     whole = (residuals.square().sum(0) / spreads.square().sum()).sqrt()  # (C,)
     if scale == "cell":
-        known = Calibration(layer, contents, whole, residuals, spreads, residuals[:0])
+        known = Calibration(layer, fingerprint, whole, residuals, spreads, residuals[:0])
         # The neighbors a row was predicted from: its own residual takes no part in its scale.
         cells = left_out.neighbor_indices[sampled][:, : layer.num_neighbors]
         residuals, std = residuals[sampled], known._cell_scale(cells) * spreads[sampled].unsqueeze(-1)
     else:
-        known = Calibration(layer, contents, whole, None, None, residuals[:0])
+        known = Calibration(layer, fingerprint, whole, None, None, residuals[:0])
         std = whole * spreads.unsqueeze(-1)
     if query is not None and values is not None:
         residuals, std = _held_out(known, query, values)
@@ -188,9 +189,8 @@ def _variance(power: Tensor, layer: LocalKernelRidge) -> Tensor:
     return (power.square() + ridge).clamp_min(SMALLEST_VARIANCE)
 
 
-def _contents(layer: LocalKernelRidge) -> tuple[Contents, Contents]:
+def _sources(layer: LocalKernelRidge) -> tuple[list[Tensor], Kernel, tuple[object, ...]]:
     """What a calibration depends on."""
     ridge = float(torch.as_tensor(layer.ridge).detach())
     settings = (layer.num_neighbors, ridge, layer.trend, layer.fade, layer.normalize)
-    state = (*layer.kernel.parameters(), *layer.kernel.buffers())
-    return contents_of(layer.centers, state, layer.kernel, settings), contents_of(layer.values, (), layer.kernel, ())
+    return [layer.centers, layer.values], layer.kernel, settings

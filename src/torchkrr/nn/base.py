@@ -1,0 +1,428 @@
+"""Base classes of the kernel layers: centers and values, fixed or learned, and caches of what was computed from them.
+
+A cache holds while its fingerprint does. A tensor counts as unchanged if it is the same object at the same address with the
+same version counter, and a sample of its rows has the same numbers. So a call costs nothing that grows with the number of
+centers. Version counters miss edits through `.data` and numpy, and what DDP broadcasts; the sample sees those that touch
+many rows. After one that it misses, call `refresh()`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from .._checks import (
+    check_alike,
+    check_choice,
+    check_finite,
+    check_floating,
+    check_nonempty,
+    check_num_neighbors,
+    check_points,
+    check_ridge,
+    check_same_features,
+    check_same_rows,
+    check_tensor,
+    check_values,
+)
+from .._state import OwnLock, register, resize_buffers, without_graph
+from .._tensors import any_requires_grad, working_dtype
+from ..core.expansion import Points
+from ..core.options import OnSingular, Trend
+from ..errors import InputError, ShapeError
+from ..kernels import Kernel, check_kernel, default_kernel
+from ..neighbors.base import evenly_spaced_rows, kept_rows
+
+SAMPLE_ROWS = 64
+SMALL = 1 << 12  # tensors of at most so many numbers are compared as a whole
+PLAIN = (int, float, str, tuple)
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))  # every module has them, and no kernel computes with them
+
+Layout = TypeVar("Layout")
+Solutions = TypeVar("Solutions")
+
+
+class _TensorMark(NamedTuple):
+    """What tells whether a tensor is the one it was, with the same numbers."""
+
+    reference: Callable[[], Tensor | None] | None  # None after a copy or pickle: then the sample alone decides
+    address: int
+    version: int
+    shape: torch.Size
+    rows: Tensor | None  # of the sample; None if it is the whole tensor
+    sample: Tensor
+
+    @staticmethod
+    def of(tensor: Tensor) -> _TensorMark:
+        tensor_now = tensor.detach()
+        rows = None
+        if tensor.numel() > SMALL and len(tensor) > SAMPLE_ROWS:
+            rows = evenly_spaced_rows(len(tensor), SAMPLE_ROWS, tensor.device)
+        with torch.inference_mode(False), torch.no_grad():
+            sample = tensor_now.clone() if rows is None else tensor_now.index_select(0, rows)
+        return _TensorMark(weakref.ref(tensor), tensor.data_ptr(), _version(tensor), tensor.shape, rows, sample)
+
+    def matches(self, tensor: Tensor) -> bool:
+        if self.reference is not None and (
+            self.reference() is not tensor or self.address != tensor.data_ptr() or self.version != _version(tensor)
+        ):
+            return False
+        sample = self.sample
+        if (tensor.shape, tensor.dtype, tensor.device) != (self.shape, sample.dtype, sample.device):
+            return False
+        return torch.equal(tensor.detach() if self.rows is None else tensor.detach().index_select(0, self.rows), sample)
+
+
+class Fingerprint:
+    """What a cached result was computed from: tensors, a module (kernel or network) with its own, and settings.
+
+    Settings are compared by identity, and by `==` if they are no tensors.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], module: nn.Module, settings: tuple[object, ...] = ()) -> None:
+        self._modules = _modules(module)
+        self._settings = (*settings, *_plain_attributes(self._modules))
+        self._marks = tuple(map(_TensorMark.of, (*tensors, *_tensors(self._modules))))
+
+    def matches(self, tensors: Sequence[Tensor], module: nn.Module, settings: tuple[object, ...] = ()) -> bool:
+        """Whether a fingerprint of these arguments would be this one."""
+        modules = _modules(module)
+        current = (*settings, *_plain_attributes(modules))
+        given = (*tensors, *_tensors(modules))
+        return (
+            len(modules) == len(self._modules)
+            and all(map(_is, modules, self._modules))
+            and len(current) == len(self._settings)
+            and all(map(_same, current, self._settings))
+            and len(given) == len(self._marks)
+            and all(mark.matches(tensor) for mark, tensor in zip(self._marks, given, strict=True))
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        marks = tuple(mark._replace(reference=None) for mark in self._marks)
+        return {**self.__dict__, "_marks": marks}
+
+
+def tensors_of(module: nn.Module) -> tuple[Tensor, ...]:
+    """Parameters and buffers of a kernel: all that its embedding and profile compute with."""
+    return _tensors(_modules(module))
+
+
+def _tensors(modules: tuple[nn.Module, ...]) -> tuple[Tensor, ...]:
+    groups = (group for module in modules for group in (module._parameters, module._buffers))
+    return tuple(tensor for group in groups for tensor in group.values() if tensor is not None)
+
+
+def _modules(module: nn.Module) -> tuple[nn.Module, ...]:
+    """As `module.modules()`, which takes longer than a small problem."""
+    visited: dict[nn.Module, None] = {}
+
+    def visit(module: nn.Module) -> None:
+        visited[module] = None
+        for child in module._modules.values():
+            if child is not None and child not in visited:
+                visit(child)
+
+    visit(module)
+    return tuple(visited)
+
+
+def _plain_attributes(modules: tuple[nn.Module, ...]) -> list[tuple[str, object]]:
+    """Numbers and names that a kernel or transform has beside its tensors."""
+    return [
+        (name, value)
+        for module in modules
+        for name, value in vars(module).items()
+        if name not in MODULE_ATTRIBUTES and isinstance(value, PLAIN)
+    ]
+
+
+def _version(tensor: Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version  # tensors made in inference mode have no counter
+
+
+def _is(a: object, b: object) -> bool:
+    return a is b
+
+
+def _same(a: object, b: object) -> bool:
+    return a is b or (not isinstance(a, Tensor) and a == b)
+
+
+class SupportLayer(nn.Module):
+    """Base of the layers that predict from centers and values.
+
+    Fixed tensors are buffers, learned ones Parameters, under the same name, so a checkpoint made in one setting loads in the
+    other. A checkpoint with another number of centers loads into fixed tensors.
+    """
+
+    centers: Tensor
+    values: Tensor
+    ridge: float | Tensor
+    trend: Trend
+    on_singular: OnSingular
+
+    def __init__(
+        self,
+        centers: Tensor,
+        values: Tensor,
+        *,
+        kernel: Kernel | None,
+        ridge: float | Tensor,
+        trend: Trend,
+        on_singular: OnSingular,
+        learn_centers: bool,
+        learn_values: bool,
+    ) -> None:
+        super().__init__()
+        self._lock = OwnLock()  # around what a layer makes on its first call and caches
+        self._check_support(centers, values)
+        check_ridge(ridge)
+        check_choice("trend", trend, (None, "constant"))
+        check_choice("on_singular", on_singular, ("warn", "raise"))
+        if kernel is not None:
+            check_kernel(kernel)
+        register(self, "centers", centers, learn=learn_centers)
+        register(self, "values", values, learn=learn_values)
+        self.kernel = self._default_kernel(centers) if kernel is None else kernel
+        self.ridge, self.trend, self.on_singular = ridge, trend, on_singular
+
+    def _check_support(self, centers: Tensor, values: Tensor) -> None:
+        check_points("centers", centers)
+        check_values(values)
+        check_alike(centers=centers, values=values)
+        check_same_rows("centers", centers, "values", values)
+        check_finite("centers", centers)
+        check_finite("values", values)
+
+    def _default_kernel(self, centers: Tensor) -> Kernel:
+        return default_kernel(centers)
+
+    @property
+    def in_features(self) -> int:
+        return self.centers.shape[1]
+
+    @property
+    def out_features(self) -> int:
+        return self.values.shape[1]
+
+    @property
+    def num_centers(self) -> int:
+        return self.centers.shape[0]
+
+    def append(self, centers: Tensor, values: Tensor) -> None:
+        """Add centers with their values; exact from the next call on. The kernel is not fitted again.
+
+        Shape:
+            - centers: `(n, D)`; values: `(n, C)`
+        """
+        self._refuse_learned("append")
+        self._check_support(centers, values)
+        check_alike(centers=centers, present=self.centers)
+        check_same_features("centers", centers, "the centers of the layer", self.centers)
+        check_same_features("values", values, "the values of the layer", self.values)
+        with torch.inference_mode(False):
+            self.centers = torch.cat((self.centers, centers.detach()))
+            self.values = torch.cat((self.values, values.detach()))
+
+    def remove(self, indices: Tensor) -> None:
+        """Forget the centers with these row numbers; the rows after a removed one move up.
+
+        Shape:
+            - indices: `(n,)` int64
+        """
+        self._refuse_learned("remove")
+        check_tensor("indices", indices)
+        self._keep_rows(kept_rows(indices.to(self.centers.device), self.num_centers))
+
+    def refresh(self) -> None:
+        """Compute anew, at the next call, all that the layer has cached.
+
+        Needed only after an edit of a few rows through `.data` or numpy, which torch does not count.
+        """
+
+    def _keep_rows(self, keep: Tensor) -> None:
+        with torch.inference_mode(False):
+            self.centers, self.values = self.centers[keep], self.values[keep]
+
+    def _refuse_learned(self, verb: str) -> None:
+        learned = self._learned()
+        if learned:
+            raise InputError(
+                f"Cannot {verb}: {' and '.join(learned)} of this layer are learned, and an optimizer may hold them. "
+                "Build a new layer from the changed tensors."
+            )
+
+    def _learned(self) -> list[str]:
+        """Parameters, and what is computed from some others by `torch.nn.utils.parametrize`."""
+        return [name for name in ("centers", "values") if name in self._parameters or is_parametrized(self, name)]
+
+    def _solve_arguments(self) -> dict[str, Any]:
+        """Keyword arguments for the functions of `torchkrr.functional`."""
+        return {"kernel": self.kernel, "ridge": self.ridge, "trend": self.trend, "on_singular": self.on_singular}
+
+    def _embed(self, points: Tensor) -> Tensor:
+        return self.kernel.embed(points.to(working_dtype(points.dtype)))
+
+    def _flat(self, query: Tensor) -> Tensor:
+        """Queries `(*, D)` as rows `(Q, D)`."""
+        check_tensor("query", query)
+        check_floating("query", query)
+        if query.ndim == 0:
+            raise ShapeError("query must have shape (*, features), got (). Give rows of features, in two dimensions.")
+        if query.shape[-1] == 0:
+            check_nonempty("query", query)
+        check_same_features("query", query, "the centers of the layer", self.centers)
+        return query.reshape(-1, query.shape[-1])
+
+    def _check_query(self, query: Tensor, centers: Tensor, num_neighbors: int, values: Tensor | None = None) -> None:
+        """The checks of each call: centers may be fewer than when the layer was built."""
+        check_num_neighbors(num_neighbors, len(centers))
+        if values is None:
+            check_alike(query=query, centers=centers)
+        else:
+            check_alike(query=query, centers=centers, values=values)
+            check_same_rows("centers", centers, "values", values)
+        check_finite("query", query)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        resize_buffers(self, ("centers", "values"), state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> SupportLayer:
+        self.refresh()
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return without_graph(self)
+
+    def extra_repr(self) -> str:
+        learned = self._learned()
+        words = [
+            f"in_features={self.in_features}",
+            f"out_features={self.out_features}",
+            f"num_centers={self.num_centers}",
+            *self._own_repr(),
+            f"ridge={float(torch.as_tensor(self.ridge).detach()):g}",
+        ]
+        words += [f"trend={self.trend!r}"] if self.trend else []
+        words += [f"learned={learned}"] if learned else []
+        return ", ".join(words)
+
+    def _own_repr(self) -> list[str]:
+        return []
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # What torch.nn.utils.parametrize makes, before it puts anything in.
+        super().__setattr__(name, _Parametrizations() if name == "parametrizations" and not value else value)
+
+
+class _Parametrizations(nn.ModuleDict):
+    """As torch's own, except that a part of it may be called `values`, like our tensor: there this is a method."""
+
+    @property
+    def values(self) -> nn.Module:
+        raise AttributeError("values")  # so that `__getattr__` looks among the modules
+
+
+class CachedLayer(SupportLayer, Generic[Layout, Solutions]):
+    """Base of the layers whose local regressors do not depend on the query.
+
+    The layout (embedded centers, anchors, indexes) follows from centers and kernel; solutions, from values, ridge and trend
+    as well. Each is cached until one of those changes. Several threads may predict at a time; whatever changes the layer,
+    or learns its centers or kernel, has to be alone.
+    """
+
+    _layout: Layout | None
+    _layout_fingerprint: Fingerprint | None
+    _solutions: Solutions | None
+    _solutions_fingerprint: Fingerprint | None
+
+    def __init__(
+        self,
+        centers: Tensor,
+        values: Tensor,
+        num_neighbors: int,
+        *,
+        kernel: Kernel | None,
+        ridge: float | Tensor,
+        trend: Trend,
+        on_singular: OnSingular,
+        learn_centers: bool,
+        learn_values: bool,
+    ) -> None:
+        super().__init__(
+            centers,
+            values,
+            kernel=kernel,
+            ridge=ridge,
+            trend=trend,
+            on_singular=on_singular,
+            learn_centers=learn_centers,
+            learn_values=learn_values,
+        )
+        check_num_neighbors(num_neighbors, self.num_centers)
+        self.num_neighbors = num_neighbors
+        self.refresh()
+
+    def refresh(self) -> None:
+        self._layout = self._layout_fingerprint = self._solutions = self._solutions_fingerprint = None
+
+    def _make_layout(self, embedded: Tensor) -> Layout:
+        """The layout for embedded centers `(N, E)`, which may have a graph."""
+        raise NotImplementedError
+
+    def _no_solutions(self, layout: Layout) -> Solutions:
+        raise NotImplementedError
+
+    def _settings(self) -> tuple[object, ...]:
+        """What a layout depends on besides centers and kernel, compared by `==` or identity."""
+        raise NotImplementedError
+
+    def _current_layout(self) -> Layout:
+        if any_requires_grad(self.centers, *tensors_of(self.kernel)):
+            # While centers or kernel are being learned there is no use in a cache.
+            self.refresh()
+            return self._make_layout(self._embed(self.centers))
+        with self._lock:
+            cached, fingerprint = self._layout, self._layout_fingerprint
+            if (
+                cached is None
+                or fingerprint is None
+                or not fingerprint.matches([self.centers], self.kernel, self._settings())
+            ):
+                self.refresh()
+                # Tensors made in inference mode could not take part in a later backward pass.
+                with torch.inference_mode(False), torch.no_grad():
+                    self._layout = cached = self._make_layout(self._embed(self.centers))
+                self._layout_fingerprint = Fingerprint([self.centers], self.kernel, self._settings())
+            return cached
+
+    def _current_solutions(self, layout: Layout) -> Solutions:
+        """What has been solved for the layout, values, ridge and trend as they are now."""
+        settings = float(self._ridge()), id(layout), self.trend, self.on_singular
+        with self._lock:
+            cached, fingerprint = self._solutions, self._solutions_fingerprint
+            if cached is None or fingerprint is None or not fingerprint.matches([self.values], self.kernel, settings):
+                self._solutions = cached = self._no_solutions(layout)
+                self._solutions_fingerprint = Fingerprint([self.values], self.kernel, settings)
+            return cached
+
+    def _needs_derivatives(self, query: Tensor) -> bool:
+        ridge = [self.ridge] if isinstance(self.ridge, Tensor) else []
+        return any_requires_grad(query, self.centers, self.values, *ridge, *tensors_of(self.kernel))
+
+    def _ridge(self) -> Tensor:
+        return torch.as_tensor(self.ridge, dtype=torch.float64, device=self.centers.device).detach()
+
+    def _points(self, embedded: Tensor) -> Points:
+        return Points(self.centers.detach(), embedded)
+
+    def __getstate__(self) -> dict[str, Any]:
+        caches = ("_layout", "_layout_fingerprint", "_solutions", "_solutions_fingerprint")
+        return {**super().__getstate__(), **dict.fromkeys(caches)}
