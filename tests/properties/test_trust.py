@@ -45,7 +45,7 @@ AGAIN_WHERE_ROWS_ARE_ALIKE = {
     "clusters": 12,
     "near-duplicates": 11,
     "duplicates, equal": 18,
-    "duplicates, conflicting": 4,
+    "duplicates, conflicting": 3,
 }
 SURELY_RESOLVED = 1e8  # condition number: eight digits to spare in float64
 MOST_DIGITS, MOST_MEMBERS = 5, 30  # cells per family and kind, and their size, that are worth 150 digits

@@ -19,7 +19,9 @@ class Solves:
 def switched_off() -> Iterator[None]:
     """Every factorization that goes through counts as resolved."""
     with mock.patch.object(trust, "TRUSTED", trust.Limits()):
+        trust.limits.cache_clear()
         yield
+    trust.limits.cache_clear()
 
 
 @contextmanager
