@@ -37,7 +37,8 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
-MODULES = ["torchkrr", *(info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr."))]
+FOUND = [info.name for info in pkgutil.walk_packages(torchkrr.__path__, "torchkrr.")]
+MODULES = ["torchkrr", *(name for name in FOUND if not name.startswith("torchkrr.native."))]  # its libraries are no modules
 
 
 def imported(path: pathlib.Path) -> list[list[str]]:
