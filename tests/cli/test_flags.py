@@ -14,7 +14,7 @@ from tests.cli.running import FAST
 from torchkrr import cli
 from torchkrr.cli import COMMANDS, main, parser
 from torchkrr.errors import InputError
-from torchkrr.models.pooling import POOLINGS
+from torchkrr.models.features import POOLINGS
 from torchkrr.options import kinds
 
 

@@ -14,9 +14,7 @@ from torch import Tensor, nn
 
 from .._checks import check_choice
 from ..errors import InputError
-from ..models.depths import Depths
-from ..models.pooling import POOLINGS, Pooling
-from ..models.taps import Tapped, features_at
+from ..models.features import POOLINGS, Depths, Pooling, Tapped, features_at
 from .catalog import library_network
 from .digit_network import SIZE as DIGIT_SIZE
 from .digit_network import WEIGHTS as DIGIT_WEIGHTS

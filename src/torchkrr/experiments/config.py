@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from .._checks import check_device
 from ..errors import InputError
-from ..models.pooling import Pooling
+from ..models.features import Pooling
 from .command_lines import command_line
 from .lineup import LINEUP, default_head, head_named, readout_named
 

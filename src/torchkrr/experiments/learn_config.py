@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from .._checks import check_at_least_one, check_choice, check_integer, check_positive
 from ..errors import InputError
-from ..models.pooling import POOLINGS, Pooling
+from ..models.features import POOLINGS, Pooling
 
 Head = Literal["kernel", "linear"]
 Objective = Literal["loo", "split", "centers"]

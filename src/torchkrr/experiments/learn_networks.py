@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..models.pooling import pool
+from ..models.features import pool
 from ..models.stages import cut_stages
 from .backbones import has_channels_last, prefix_tokens, trial
 from .catalog import library_network

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ..errors import InputError
-from ..models.depths import Depths
-from ..models.pooling import Pooling
+from ..models.features import Depths, Pooling
 from ..models.stages import known_layers
 from .backbones import (
     Backbone,

@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from .._checks import check_finite
 from .._progress import Progress
 from ..errors import InputError, InputTypeError, ShapeError
-from ..models.depths import Depths
-from ..models.modes import in_mode
-from ..models.pooling import Pooling
+from ..models.features import Depths, Pooling, in_mode
 from .config import Config
 from .figures import LIGHT
 from .inputs import Inputs, Part, fingerprint_of

@@ -1,11 +1,9 @@
 """Networks with kernels: a backbone and a readout, stages, features by layer name, pooling to vectors, agents."""
 
-from .depths import Depths
-from .pooling import pool
+from .features import Depths, Tapped, features_at, pool, tap
 from .q_network import KernelQNetwork, QNetwork, typical_scales
 from .readout import KernelReadout
 from .stages import Staged, cut_stages, known_layers
-from .taps import Tapped, features_at, tap
 
 __all__ = [
     "Depths",

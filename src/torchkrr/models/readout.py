@@ -13,7 +13,7 @@ from .._state import register, resize_buffers, usable, without_graph
 from ..errors import InputError, InputTypeError, ShapeError
 from ..nn.base import Fingerprint, SupportLayer
 from ..nn.local import Explanation, LocalKernelRidge
-from .modes import in_mode
+from .features import in_mode
 
 
 class KernelReadout(nn.Module):

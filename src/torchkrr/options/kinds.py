@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 Wrong = argparse.ArgumentTypeError
-# Those of `models.pooling`, which imports torch, as --help must not.
+# Those of `models.features`, which imports torch, as --help must not.
 POOLINGS = ("mean", "max", "class_token", "flatten")
 
 

@@ -1,0 +1,477 @@
+"""Features of any network, by the names of its layers, and pooled to vectors that a kernel can compare."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import math
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any, Literal, TypedDict, Unpack, overload
+
+import torch
+from torch import Tensor, nn
+
+from .._checks import check_at_least_one, check_choice, check_floating, check_integer, check_tensor
+from ..errors import InputError, InputTypeError, ShapeError
+
+Pooling = Literal["mean", "max", "class_token", "flatten"] | None
+POOLINGS = ("mean", "max", "class_token", "flatten", None)
+MOST_FEATURES = 4096
+COPIES = 4  # entries of each column of the random projection
+SHOWN = 12  # names in an error
+
+
+class PoolingOptions(TypedDict, total=False):
+    """The options of `pool` that depend on the network."""
+
+    num_prefix_tokens: int
+    channels_last: bool
+    most: int
+
+
+@contextlib.contextmanager
+def tap(model: nn.Module, *layers: str) -> Iterator[dict[str, Tensor]]:
+    """Inside the block, each forward pass leaves the outputs of the named layers in the dictionary.
+
+    A layer that is called several times leaves its last output; of a tuple the first tensor counts. Outputs are copies with
+    their graph, since a network may overwrite its own (`ReLU(inplace=True)`). The hooks are gone after the block, also after
+    an error.
+
+    Args:
+        model: any `nn.Module`.
+        layers: names as in `model.named_modules()`, such as `"layer4"` or `"blocks.3.mlp"`; `""` is the model itself.
+
+    Example:
+        >>> network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> with tap(network, "0", "1") as features:
+        ...     _ = network(torch.randn(3, 4))
+        >>> features["1"].shape
+        torch.Size([3, 8])
+    """
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str, output: Any) -> None:
+        found[name] = first_tensor(name, output).clone()
+
+    with hooked(model, layers, keep):
+        yield found
+
+
+@overload
+def features_at(
+    model: nn.Module,
+    layers: str,
+    x: Any,
+    *,
+    pooling: Pooling = None,
+    **options: Unpack[PoolingOptions],
+) -> Tensor: ...
+
+
+@overload
+def features_at(
+    model: nn.Module,
+    layers: Sequence[str],
+    x: Any,
+    *,
+    pooling: Pooling = None,
+    **options: Unpack[PoolingOptions],
+) -> dict[str, Tensor]: ...
+
+
+def features_at(
+    model: nn.Module,
+    layers: str | Sequence[str],
+    x: Any,
+    *,
+    pooling: Pooling = None,
+    **options: Unpack[PoolingOptions],
+) -> Tensor | dict[str, Tensor]:
+    """The outputs of named layers for one input, pooled to vectors if asked for.
+
+    A layer that is called several times in one pass is an error: its name does not say which output is meant.
+
+    Args:
+        model: any `nn.Module`; it is called as it is, in the mode and on the device it is in.
+        layers: one name, or several.
+        x: input of the model.
+        pooling: `how` of `pool`.
+        options: `num_prefix_tokens`, `channels_last` and `most` of `pool`.
+
+    Returns:
+        The features for one name, a dictionary of them for several.
+
+    Equivalent to
+
+        with tap(model, *layers) as features:
+            model(x)
+        result = {name: pool(features[name], pooling) for name in layers}
+
+    Example:
+        >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten())
+        >>> features_at(network, "1", torch.randn(2, 3, 9, 9), pooling="mean").shape
+        torch.Size([2, 8])
+    """
+    check_choice("pooling", pooling, POOLINGS)
+    names = [layers] if isinstance(layers, str) else list(layers)
+    outputs: dict[str, Tensor] = {}
+
+    def keep(name: str, output: Any) -> None:
+        check_called_once(name, outputs)
+        outputs[name] = first_tensor(name, output).clone()
+
+    with hooked(model, names, keep):
+        model(x)
+    check_reached(names, outputs)
+    features = {name: pool(outputs[name], pooling, **options) for name in names}
+    return features[layers] if isinstance(layers, str) else features
+
+
+class _Features(nn.Module):
+    """Base class of `Tapped` and `Depths`: a network and how its outputs become vectors."""
+
+    def __init__(self, network: nn.Module, layers: Sequence[str], pooling: Pooling, options: PoolingOptions) -> None:
+        super().__init__()
+        for name in layers:
+            named_layer(network, name)
+        self.network = network
+        self.pooling: Pooling = pooling
+        self.num_prefix_tokens = options.get("num_prefix_tokens", 0)
+        self.channels_last = options.get("channels_last", False)
+        self.most = options.get("most", MOST_FEATURES)
+
+    def _pool(self, output: Tensor) -> Tensor:
+        options: PoolingOptions = {
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "channels_last": self.channels_last,
+            "most": self.most,
+        }
+        return pool(output, self.pooling, **options)
+
+
+class Tapped(_Features):
+    """A network that ends at one of its layers, and gives vectors: a backbone.
+
+    The layers after it are not computed. It holds the whole network, so its weights load under their own names below
+    `network.`.
+
+    Args:
+        network: any `nn.Module`.
+        layer: where it ends, as in `tap`. A layer that is called several times gives its first output.
+        pooling: `how` of `pool`.
+        options: `num_prefix_tokens`, `channels_last` and `most` of `pool`.
+
+    Example:
+        >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten())
+        >>> Tapped(network, "0")(torch.randn(2, 3, 9, 9)).shape
+        torch.Size([2, 8])
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        layer: str = "",
+        pooling: Pooling = "mean",
+        **options: Unpack[PoolingOptions],
+    ) -> None:
+        check_choice("pooling", pooling, POOLINGS)
+        super().__init__(network, [layer], pooling, options)
+        self.layer = layer
+
+    def forward(self, x: Any) -> Tensor:
+        return self._pool(self._output(x))
+
+    def _output(self, x: Any) -> Tensor:
+        if not self.layer:
+            return first_tensor("", self.network(x))
+        found: dict[str, Tensor] = {}
+
+        def take(name: str, output: Any) -> bool:
+            found[name] = first_tensor(name, output)
+            return True
+
+        run_until(self.network, x, [self.layer], take)
+        check_reached([self.layer], found)
+        return found[self.layer]
+
+    def extra_repr(self) -> str:
+        return f"layer={self.layer!r}, pooling={self.pooling!r}"
+
+
+class Depths(_Features):
+    """A network that ends at the last of several layers and gives a vector of each, side by side.
+
+    The layers after the last one are not computed. Unlike stages (`cut_stages`), layers may lie anywhere, also inside a
+    block with a skip connection; where they end stages, the vectors are the pooled outputs of the stages.
+
+    Args:
+        network: any `nn.Module`.
+        layers: names as in `tap`, in the order they are called, each of them once in a pass.
+        pooling: `how` of `pool`.
+        options: `num_prefix_tokens`, `channels_last` and `most` of `pool`.
+
+    Shape:
+        - input: whatever the network takes; output: `(B, sum of the sizes of the vectors)`
+
+    Example:
+        >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 5, 3))
+        >>> depths = Depths(network, ["0", "2"])
+        >>> x = torch.randn(2, 3, 9, 9)
+        >>> depths(x).shape, [vector.shape[1] for vector in depths.vectors(x)]
+        (torch.Size([2, 13]), [8, 5])
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        layers: Sequence[str],
+        pooling: Pooling = "mean",
+        **options: Unpack[PoolingOptions],
+    ) -> None:
+        if isinstance(layers, str) or not all(isinstance(name, str) for name in layers):
+            raise InputTypeError(f"layers must be a sequence of names of layers, got {layers!r}.")
+        if not layers or len(set(layers)) < len(layers):
+            raise InputError(f"layers must be at least one name, and all different, got {list(layers)}.")
+        check_choice("pooling", pooling, POOLINGS[:-1])
+        super().__init__(network, layers, pooling, options)
+        self.layers = tuple(layers)
+
+    def forward(self, x: Any) -> Tensor:
+        return torch.cat(self.vectors(x), dim=1)
+
+    def vectors(self, x: Any) -> list[Tensor]:
+        """One tensor `(B, D)` for each layer."""
+        return list(self._run(x, self._copied_vectors).values())
+
+    def vectors_and_shapes(self, x: Any) -> tuple[list[Tensor], list[tuple[int, ...]]]:
+        """Both, from one pass."""
+        found = self._run(x, lambda output: (self._copied_vectors(output), tuple(output.shape[1:]))).values()
+        return [vectors for vectors, _ in found], [shape for _, shape in found]
+
+    def shapes(self, x: Any) -> list[tuple[int, ...]]:
+        """The shape of each layer's output for one input, before pooling."""
+        return list(self._run(x, lambda output: tuple(output.shape[1:])).values())
+
+    def _run(self, x: Any, take: Any) -> dict[str, Any]:
+        """What is take of the output of each layer, before later layers can overwrite it."""
+        found: dict[str, Any] = {}
+        last = self.layers[-1]
+
+        def keep(name: str, output: Any) -> bool:
+            check_called_once(name, found)
+            found[name] = take(first_tensor(name, output))
+            return name == last
+
+        run_until(self.network, x, self.layers, keep)
+        if last in found and tuple(found) != self.layers:
+            called = [*found, *(None for _ in self.layers)]
+            first = next(name for name, call in zip(self.layers, called, strict=False) if name != call)
+            raise InputError(
+                f"The layer {first!r} is not called where it was named, before {last!r}: the order of calls was "
+                f"{', '.join(found)}. Name layers in the order they are called."
+            )
+        check_reached(self.layers, found)
+        return found
+
+    def _copied_vectors(self, output: Tensor) -> Tensor:
+        vectors = self._pool(output)
+        return vectors.clone() if vectors.data_ptr() == output.data_ptr() else vectors
+
+    def extra_repr(self) -> str:
+        return f"layers={self.layers}, pooling={self.pooling!r}"
+
+
+def pool(
+    features: Tensor,
+    how: Pooling = "mean",
+    *,
+    num_prefix_tokens: int = 0,
+    channels_last: bool = False,
+    most: int = MOST_FEATURES,
+    seed: int = 0,
+) -> Tensor:
+    r"""Vectors from what a layer of a network gives: maps `(B, C, H, W)`, tokens `(B, T, C)`, or vectors already.
+
+    Args:
+        features: output of a layer for B inputs.
+        how: `"mean"` or `"max"` over places or tokens; `"class_token"`, the first token; `"flatten"`, every number, and
+            beyond `most` of them a random projection to `most`, which keeps distances to about `1 / sqrt(most)`; `None`
+            leaves the features as they are. Vectors `(B, D)` stay as they are, whichever is asked for, but for a projection.
+        num_prefix_tokens: so many tokens at the beginning (class and register tokens) are left out of mean and max.
+        channels_last: maps are `(B, H, W, C)`, as those of Swin transformers.
+        most: features that `"flatten"` gives at the most.
+        seed: of the random projection. The same seed and size give the same projection, on every machine.
+
+    Shape:
+        - features: `(B, C, H, W)`, `(B, T, C)` or `(B, D)`; output: `(B, D)`
+
+    Equivalent to
+
+        result = features.mean(dim=(2, 3))  # "mean" of maps
+
+    Example:
+        >>> pool(torch.randn(2, 64, 7, 7)).shape, pool(torch.randn(2, 197, 768), "class_token").shape
+        (torch.Size([2, 64]), torch.Size([2, 768]))
+        >>> pool(torch.randn(2, 64, 56, 56), "flatten").shape
+        torch.Size([2, 4096])
+    """
+    check_tensor("features", features)
+    check_floating("features", features)
+    check_choice("how", how, POOLINGS)
+    check_at_least_one("most", most)
+    check_integer("num_prefix_tokens", num_prefix_tokens)
+    if how is None:
+        return features
+    if features.ndim not in (2, 3, 4):
+        raise ShapeError(
+            "Pooling takes maps (B, C, H, W), tokens (B, T, C) or vectors (B, D), "
+            f"got a tensor of shape {tuple(features.shape)}. Tap another layer, or pass pooling=None and reduce it yourself."
+        )
+    if how == "flatten":
+        return _projected(features.flatten(1), most, seed)
+    if features.ndim == 2:
+        return features
+    if how == "class_token":
+        if features.ndim != 3:
+            raise ShapeError(
+                f"A class token is the first of tokens (B, T, C), but this layer gives maps {tuple(features.shape)}. "
+                'Use pooling="mean" or "max".'
+            )
+        return features[:, 0]
+    if features.ndim == 3:
+        if not 0 <= num_prefix_tokens < features.shape[1]:
+            raise InputError(
+                f"num_prefix_tokens must lie between 0 and {features.shape[1] - 1}, there are {features.shape[1]} tokens, "
+                f"got {num_prefix_tokens}."
+            )
+        places = features[:, num_prefix_tokens:]
+        return places.mean(1) if how == "mean" else places.amax(1)
+    over = (1, 2) if channels_last else (2, 3)
+    return features.mean(over) if how == "mean" else features.amax(over)
+
+
+def _projected(vectors: Tensor, most: int, seed: int) -> Tensor:
+    """A sparse Johnson-Lindenstrauss map: each feature goes, with random signs, to a few random places.
+
+    Its memory is linear in the number of features; a dense one for early maps would fill gigabytes.
+    """
+    size = vectors.shape[1]
+    if size <= most:
+        return vectors
+    places, signs = _projection(size, most, seed)
+    wide = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+    result = wide.new_zeros(len(vectors), most)
+    for place, sign in zip(places, signs, strict=True):
+        result = result.index_add(1, place.to(wide.device), wide * sign.to(wide))
+    return (result / math.sqrt(COPIES)).to(vectors.dtype)
+
+
+@functools.lru_cache(maxsize=8)
+def _projection(size: int, most: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.inference_mode(False):
+        places = torch.randint(most, (COPIES, size), generator=generator)
+        signs = torch.randint(2, (COPIES, size), generator=generator, dtype=torch.int8) * 2 - 1
+    return places, signs
+
+
+class ReachedError(BaseException):
+    """Ends a forward pass early. Not an Exception: a network may catch those."""
+
+
+def run_until(model: nn.Module, x: Any, layers: Sequence[str], seen: Callable[[str, Any], bool]) -> None:
+    """A forward pass that shows outputs of the named layers to `seen(name, output)`, and ends where that returns True."""
+    done = ReachedError()
+
+    def look(name: str, output: Any) -> None:
+        if seen(name, output):
+            raise done
+
+    with hooked(model, layers, look):
+        try:
+            model(x)
+        except ReachedError as reached:
+            if reached is not done:  # of another network around this one
+                raise
+
+
+@contextlib.contextmanager
+def hooked(model: nn.Module, layers: Sequence[str], seen: Any) -> Iterator[None]:
+    """Inside the block, `seen(name, output)` is called for each output of the named layers."""
+    modules = {name: named_layer(model, name) for name in layers}
+    with contextlib.ExitStack() as handles:
+        for name, module in modules.items():
+
+            def hook(_module: nn.Module, _inputs: Any, output: Any, name: str = name) -> None:
+                seen(name, output)
+
+            handles.callback(module.register_forward_hook(hook).remove)
+        yield
+
+
+def named_layer(model: nn.Module, name: str) -> nn.Module:
+    """The layer of this name; an unknown one is an error that lists names close to it."""
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"The model must be an nn.Module, got {type(model).__name__}.")
+    modules: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
+    if name not in modules:
+        names = [known for known in modules if known]
+        near = difflib.get_close_matches(name, names, 5, cutoff=0.5)
+        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its layers: {_listed(names)}."
+        raise InputError(f"{type(model).__name__} has no layer {name!r}. {hint} All: dict(model.named_modules()).")
+    return modules[name]
+
+
+def _listed(names: list[str]) -> str:
+    top = [name for name in names if "." not in name] or names
+    return ", ".join(top[:SHOWN]) + (f" and {len(top) - SHOWN} more" if len(top) > SHOWN else "")
+
+
+def first_tensor(name: str, output: Any) -> Tensor:
+    """The output of a layer, or the first of several."""
+    first = output[0] if isinstance(output, (tuple, list)) and output else output
+    if not isinstance(first, torch.Tensor):
+        raise InputTypeError(
+            f"The layer {name!r} gives {type(output).__name__}, not a tensor. Tap a layer inside it, which gives a tensor."
+        )
+    return first
+
+
+def check_reached(names: Sequence[str], found: Container[str]) -> None:
+    """A layer that left nothing is an error."""
+    for name in names:
+        if name not in found:
+            raise InputError(
+                f"The layer {name!r} was not called in the forward pass. Some layers only hold others, or are called by "
+                "another method than forward: tap one inside it, or after it."
+            )
+
+
+def check_called_once(name: str, found: Container[str]) -> None:
+    """A layer that left something in this pass already is an error."""
+    if name in found:
+        raise InputError(
+            f"The layer {name!r} is called several times in one pass, so its name does not say which output is meant. "
+            "Name the block around it, or the layer after it."
+        )
+
+
+@contextlib.contextmanager
+def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Inside the block all of a model is in one mode; afterwards each module is in its own again, also after an error.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Dropout().eval(), torch.nn.Dropout())
+        >>> with in_mode(model, training=False):
+        ...     inside = [layer.training for layer in model]
+        >>> inside, [layer.training for layer in model]
+        ([False, False], [False, True])
+    """
+    before = {module: module.training for module in model.modules()}
+    try:
+        model.train(training)
+        yield
+    finally:
+        for module, mode in before.items():
+            module.training = mode
