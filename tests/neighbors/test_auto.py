@@ -173,21 +173,21 @@ def test_recall_is_the_share_of_true_neighbors_found(monkeypatch):
     points, query = torch.randn(300, 4), torch.randn(40, 4)
     index = neighbors.ExactIndex().build(points)
     assert neighbors.recall(index, query, COUNT) == 1
-    search = index._search
+    search = index.find
 
     def poor(query, num_neighbors, exclude):
         # The ten nearest without the first three.
         found = search(query, num_neighbors + 3, exclude)
         return neighbors.Neighbors(*(column[:, 3:] for column in found))
 
-    monkeypatch.setattr(index, "_search", poor)
+    monkeypatch.setattr(index, "find", poor)
     assert neighbors.recall(index, query, COUNT) == pytest.approx(0.7)
 
 
 def test_recall_asks_no_more_than_the_sample(monkeypatch):
     index = neighbors.ExactIndex().build(torch.randn(300, 4))
-    search, asked = index._search, []
-    monkeypatch.setattr(index, "_search", lambda query, *rest: asked.append(len(query)) or search(query, *rest))
+    search, asked = index.find, []
+    monkeypatch.setattr(index, "find", lambda query, *rest: asked.append(len(query)) or search(query, *rest))
     neighbors.recall(index, torch.randn(5000, 4), COUNT, sample=70)
     assert asked == [70]
 
