@@ -44,7 +44,13 @@ def test_requirements_are_those_of_the_project():
     assert [str(one) for one in _extras.core_requirements()] == PROJECT["dependencies"]
     found = {name: {str(one) for one in needed} for name, needed in _extras.extra_requirements().items()}
     assert found["faiss"] == {"faiss-cpu>=1.11"}
-    assert found["cli"] == {"scikit-learn>=1.7", "safetensors>=0.5", "pandas>=2.2", "pyarrow>=18", "shtab>=1.7"}  # two extras further
+    assert found["cli"] == {
+        "scikit-learn>=1.7",
+        "safetensors>=0.5",
+        "pandas>=2.2",
+        "pyarrow>=18",
+        "shtab>=1.7",
+    }  # two extras further
     assert {"gymnasium>=1.2", "matplotlib>=3.10", "pillow>=11"} < found["rl"]
     assert any(name.lower().startswith("box2d") for name in found["rl"])  # an extra of another package
 

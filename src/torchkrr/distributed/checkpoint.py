@@ -1,8 +1,8 @@
 """Checkpoints of sharded layers: written by any number of ranks, and read by any other number, or by one process.
 
-They are checkpoints of `torch.distributed.checkpoint`. Each rank writes its own rows as a piece of one tensor, and readers see
-a tensor with the rows of all ranks. So a checkpoint of a model with a `ShardedLocalKernelRidge` also loads into a model with a
-`torchkrr.nn.LocalKernelRidge` in its place, and the other way round.
+They are checkpoints of `torch.distributed.checkpoint`. Each rank writes its own rows as a piece of one tensor, and readers
+see a tensor with the rows of all ranks. So a checkpoint of a model with a `ShardedLocalKernelRidge` also loads into a model
+with a `torchkrr.nn.LocalKernelRidge` in its place, and the other way round.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fitted estimators whose training rows are sharded over ranks: each rank predicts its own queries, as one process would.
 
-Members of the ensemble that use the neighbors of a query keep this rank's shard of the centers. Members that use all rows (at
-most 5000) in one factorization are kept whole.
+Members of the ensemble that use the neighbors of a query keep this rank's shard of the centers. Members that use all rows
+(at most 5000) in one factorization are kept whole.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from ..errors import InputTypeError, ShapeError
 from ..kernels import Exponential, Kernel
 from ..nn import LocalKernelRidge
 from ..nn.base import SupportLayer
-from ..transforms import StandardMean
+from ..transforms import StandardMean, Transform
 from .process_group import Communicator, Shards, replicate
 from .search import ShardedIndex, solve_over_ranks
 
@@ -41,18 +41,18 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
     Queries go to all ranks, which search their own centers. The rows of the neighbors go to the rank of the query, which
     solves. The guide on many machines has the costs.
 
-    Gradients are those of the sum of the losses of all ranks. Those of learned centers and values arrive on the rank that owns
-    them; those of a learned kernel or ridge are equal on every rank. So all ranks must run the backward pass, also those
-    without queries. DistributedDataParallel averages gradients instead: pass `average_gradients=True` next to it, and wrap the
-    backbone in it, not this layer, whose centers differ from rank to rank.
+    Gradients are those of the sum of the losses of all ranks. Those of learned centers and values arrive on the rank that
+    owns them; those of a learned kernel or ridge are equal on every rank. So all ranks must run the backward pass, also
+    those without queries. DistributedDataParallel averages gradients instead: pass `average_gradients=True` next to it, and
+    wrap the backbone in it, not this layer, whose centers differ from rank to rank.
 
     Args:
         centers, values: those of this rank.
         num_neighbors: as in `torchkrr.nn.LocalKernelRidge`.
         process_group: `None` is the default group. Its timeout limits how long a rank waits for another.
         average_gradients: divide gradients by the number of ranks.
-        options: those of `torchkrr.nn.LocalKernelRidge`, the same on every rank: `kernel` (`None` is fitted on the centers of
-            all ranks), `ridge`, `trend`, `fade`, `normalize`, `index`, `on_singular`, `backend`, `learn_centers`,
+        options: those of `torchkrr.nn.LocalKernelRidge`, the same on every rank: `kernel` (`None` is fitted on the centers
+            of all ranks), `ridge`, `trend`, `fade`, `normalize`, `index`, `on_singular`, `backend`, `learn_centers`,
             `learn_values`.
 
     Shape:
@@ -112,7 +112,9 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
         return indices.reshape(*query.shape[:-1], self.num_neighbors)
 
     def append(self, centers: Tensor, values: Tensor) -> None:
-        """Add centers, possibly none, to the shard of this rank; exact from the next call on. The kernel is not fitted again.
+        """Add centers, possibly none, to the shard of this rank; exact from the next call on.
+
+        The kernel is not fitted again.
 
         The row numbers of later ranks increase by as many.
 
@@ -285,7 +287,7 @@ def _tensors(kernel: Kernel) -> tuple[Tensor, ...]:
 def _fit_standard_mean(x: Tensor, comm: Communicator) -> StandardMean:
     """`StandardMean().fit` on the rows `x` `(n, D)` of all ranks; `n` may be zero on some."""
     transform = StandardMean()
-    unit_cube, erf_inv, mean_distance = transform.transforms
+    unit_cube, erf_inv, mean_distance = (cast(Transform, part) for part in transform.transforms)
     unit_cube.set_statistics(*_ranges(x, comm))
     with torch.no_grad():
         variance = _variance(erf_inv(unit_cube(x)), comm)
@@ -309,7 +311,7 @@ def _variance(x: Tensor, comm: Communicator) -> Tensor:
     chunks = [_moments(rows) for rows in x.split(rows_per_chunk(8 * x.shape[1], SEARCH_BYTES)) if len(rows)]
     own = _combine(torch.stack(chunks)) if chunks else x.new_zeros(1 + 2 * x.shape[1], dtype=torch.float64)
     count, _, spread = _combine(comm.gather(own[None], [1] * comm.size, "statistics")).split((1, x.shape[1], x.shape[1]))
-    return spread / count
+    return spread.div(count)  # type: ignore[no-any-return]
 
 
 def _moments(rows: Tensor) -> Tensor:

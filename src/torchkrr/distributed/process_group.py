@@ -1,7 +1,7 @@
 """Communication between the ranks of a process group: collectives that count the bytes they send, and their gradients.
 
-Every function and method is collective: all ranks of the group call it, in the same order. Sizes may differ between ranks, and
-may be zero. Rows are numbered shard after shard: those of rank 0 first, then those of rank 1, and so on.
+Every function and method is collective: all ranks of the group call it, in the same order. Sizes may differ between ranks,
+and may be zero. Rows are numbered shard after shard: those of rank 0 first, then those of rank 1, and so on.
 """
 
 from __future__ import annotations
@@ -181,8 +181,8 @@ def fetch_rows(
 ) -> tuple[Tensor, ...]:
     """The requested rows of sharded tensors; twice differentiable.
 
-    Row numbers travel in one all-to-all, and the rows of each tensor in another. The gradient of a shard is that of the sum of
-    what all ranks compute from its rows, times `gradient_scale`. Either all ranks run the backward pass, or none.
+    Row numbers travel in one all-to-all, and the rows of each tensor in another. The gradient of a shard is that of the sum
+    of what all ranks compute from its rows, times `gradient_scale`. Either all ranks run the backward pass, or none.
 
     Args:
         rows: different row numbers over all shards, sorted, `(n,)`.
@@ -207,7 +207,7 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        # The same tensors are learned on every rank, so all ranks send the same gradients. Gradients of gradients are all sent.
+        # The same tensors are learned on every rank, so all ranks send the same gradients. Second derivatives are all sent.
         needed = [need or ctx.what == "gradients" for need in ctx.needs_input_grad[5:]]
         sent = [ctx.scale * grad for grad, need in zip(grads, needed, strict=True) if need]
         returned = iter(_Exchange.apply(*ctx.transpose, *sent))

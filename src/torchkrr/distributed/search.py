@@ -52,7 +52,7 @@ class Neighborhood(NamedTuple):
 class ShardedIndex(NamedTuple):
     """The centers of all ranks, of which each rank can search its own."""
 
-    index: NeighborIndex  # of this rank; built unless its shard is empty
+    built: NeighborIndex  # of this rank; built unless its shard is empty
     embedded_rows: Callable[[Tensor], Tensor]  # embedded points with these row numbers of the shard, a copy
     shards: Shards
     comm: Communicator
@@ -95,7 +95,7 @@ class ShardedIndex(NamedTuple):
         everyone, width = comm.gather(query, counts, "queries"), widths[self.comm.rank]
         squared, rows = everyone.new_empty(0), torch.empty(0, dtype=torch.int64, device=query.device)
         if width and len(everyone):
-            nearest = self.index.search(everyone, width).indices
+            nearest = self.built.search(everyone, width).indices
             squared, rows = self._squared(everyone, nearest).flatten(), nearest.flatten() + self.shards.start(comm.rank)
         to_each, from_each = [width * count for count in counts], [len(query) * other for other in widths]
         lists = []
