@@ -26,8 +26,8 @@ import torch
 from benchmarks import harness, namespaces
 from torchkrr import kernels, nn
 from torchkrr.distributed import ShardedLocalKernelRidge, launched
-from torchkrr.distributed.costs import Traffic, operations_per_query, traffic_per_query
-from torchkrr.distributed.wire import Wire
+from torchkrr.distributed.process_group import Communicator
+from torchkrr.distributed.search import Traffic, operations_per_query, traffic_per_query
 
 NEIGHBORS, OUTPUTS = 100, 10
 SIZES = (1, 2, 4)
@@ -107,17 +107,17 @@ def one_rank(case: Case) -> harness.Record:
         kernel = kernels.Matern32(float(case.features) ** 0.5)
         layer = ShardedLocalKernelRidge(centers, values, NEIGHBORS, kernel=kernel, ridge=1e-2, learn_values=case.learned)
         predict(layer, query[:8], case.learned)  # builds the index, connects
-        layer.wire.traffic.clear()
+        layer.comm.traffic.clear()
         interface = namespaces.sent_bytes()
-        Wire().table([0])  # all at once
+        Communicator().table([0])  # all at once
         start = time.perf_counter()
         found = predict(layer, query, case.learned)
         seconds = time.perf_counter() - start
         on_the_wire = (namespaces.sent_bytes() or 0) - (interface or 0)
-        sent = [float(layer.wire.traffic[name]) for name in KINDS]
+        sent = [float(layer.comm.traffic[name]) for name in KINDS]
         rows = len(layer.neighbors(query).unique()) / asked
-        sums = layer.wire.sum(torch.tensor([*sent, on_the_wire, rows], dtype=torch.float64), "sums").tolist()
-        slowest = max(part[0] for part in layer.wire.table([round(1e6 * seconds)]).tolist()) / 1e6
+        sums = layer.comm.sum(torch.tensor([*sent, on_the_wire, rows], dtype=torch.float64), "sums").tolist()
+        slowest = max(part[0] for part in layer.comm.table([round(1e6 * seconds)]).tolist()) / 1e6
         record: harness.Record = {
             "seconds": slowest,
             "bytes": {name: bytes_sent / (asked * case.ranks) for name, bytes_sent in zip(KINDS, sums, strict=False)},

@@ -53,10 +53,13 @@ class Transform(nn.Module):
         check_points("x", x)
         check_finite("x", x)
         if self.statistics:
-            fitted = self._statistics_of(x.detach().double())
-            for name, statistic in zip(self.statistics, fitted, strict=True):
-                self._buffers[name] = usable(statistic)
+            self.set_statistics(*self._statistics_of(x.detach().double()))
         return self
+
+    def set_statistics(self, *statistics: Tensor) -> None:
+        """Take statistics that were computed elsewhere, in the order of `self.statistics`."""
+        for name, statistic in zip(self.statistics, statistics, strict=True):
+            self._buffers[name] = usable(statistic)
 
     def _statistics_of(self, x: Tensor) -> tuple[Tensor, ...]:
         raise NotImplementedError

@@ -30,8 +30,7 @@ from tests.distributed.team_checks import readouts, teams
 from torch import Tensor
 
 from torchkrr import kernels, neighbors, nn
-from torchkrr.distributed import ShardedLocalKernelRidge, even_shards, searching
-from torchkrr.distributed.costs import traffic_per_query
+from torchkrr.distributed import ShardedLocalKernelRidge, even_shards, search, traffic_per_query
 
 Found = dict[str, float | bool]
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -149,13 +148,13 @@ def many_rounds(world: World, dtype: torch.dtype) -> Found:
     centers, values, query = data(dtype)
     whole = plain(centers, values, kernel=learned_kernel(dtype), learn_centers=True)
     parts = sharded(world, centers, values, kernel=learned_kernel(dtype), learn_centers=True)
-    before = searching.ROUND_BYTES
-    searching.ROUND_BYTES = 1
+    before = search.ROUND_BYTES
+    search.ROUND_BYTES = 1
     try:
         mean, expected = parts(world.own(query, QUERIES)), whole(query)
         mean.sum().backward()
     finally:
-        searching.ROUND_BYTES = before
+        search.ROUND_BYTES = before
     expected.sum().backward()
     return {
         "mean": error(mean, world.own(expected, QUERIES)),
@@ -297,12 +296,12 @@ def traffic(world: World, dtype: torch.dtype) -> Found:
             ridge=1e-2,
             learn_values=True,
         )
-        layer.wire.traffic.clear()
+        layer.comm.traffic.clear()
         layer(queries[world.rank]).sum().backward()
         rows = [len(layer.neighbors(query).unique()) for query in queries]
-        sent = dict(layer.wire.traffic)
+        sent = dict(layer.comm.traffic)
         # What has been sent since counts no more; the sum over ranks comes last.
-        everyone = layer.wire.sum(torch.tensor([float(sent.get(name, 0)) for name in TRAFFIC]), "test") / (
+        everyone = layer.comm.sum(torch.tensor([float(sent.get(name, 0)) for name in TRAFFIC]), "test") / (
             asked * world.size
         )
         model = traffic_per_query(

@@ -21,8 +21,8 @@ predicted = Ranks.predicted
 
 def counted(self, part, read, predict):
     with LOG.open("a") as file:
-        file.write(f"{LIFE} {self.wire.rank} {part.num_rows}\n")
-    if LIFE == "0" and self.wire.rank == 1 and calls("0 1") == 3:
+        file.write(f"{LIFE} {self.comm.rank} {part.num_rows}\n")
+    if LIFE == "0" and self.comm.rank == 1 and calls("0 1") == 3:
         while calls("0 0") < 3:  # until the first process has written the second part
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from torchkrr import kernels
 from torchkrr.distributed import ShardedLocalKernelRidge
-from torchkrr.distributed.team import Ranks
+from torchkrr.distributed.launch import AllRanks
 from torchkrr.errors import DistributedError
 
 SECONDS = 3.0
@@ -34,7 +34,7 @@ def main() -> None:
     ]
     for layer in layers:
         layer(query)
-    Ranks(SECONDS, hanging).first(time.sleep, 2 * SECONDS)  # a rank that works may take longer than the timeout
+    AllRanks(SECONDS, hanging).first(time.sleep, 2 * SECONDS)  # a rank that works may take longer than the timeout
     found["works"] = True
     for name, layer in zip(("hangs", "dies"), layers, strict=True):
         dist.barrier()

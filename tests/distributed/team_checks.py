@@ -9,7 +9,7 @@ import torch
 from tests.distributed.problems import World, data
 from torch import Tensor
 
-from torchkrr.distributed.team import Alone, Ranks
+from torchkrr.distributed.launch import AllRanks, SingleProcess
 from torchkrr.errors import DistributedError
 from torchkrr.experiments.lazy import LocalReadout, SelectedReadout
 from torchkrr.experiments.readouts import Training
@@ -29,7 +29,7 @@ def readouts(world: World, dtype: torch.dtype) -> dict[str, float | bool]:
     """Scores and layers of readouts of one process."""
     features, _, query = data(dtype)
     labels = torch.arange(len(features)) % 3
-    team, found = Ranks(process_group=world.group), dict[str, float | bool]()
+    team, found = AllRanks(process_group=world.group), dict[str, float | bool]()
     own = team.own(len(features))
     for name, readout in READOUTS.items():
         training = Training(features, labels, 3, seed=0)
@@ -44,7 +44,7 @@ def readouts(world: World, dtype: torch.dtype) -> dict[str, float | bool]:
 
 
 def teams(world: World, dtype: torch.dtype) -> dict[str, float | bool]:
-    team, rows = Ranks(process_group=world.group), torch.arange(2.0 * COUNT, dtype=dtype).view(COUNT, 2)
+    team, rows = AllRanks(process_group=world.group), torch.arange(2.0 * COUNT, dtype=dtype).view(COUNT, 2)
     shared = list(team.shared_out(range(COUNT), lambda numbers: numbered(numbers, rows)))
     calls: list[int] = []
     folder = pathlib.Path(f"{world.folder}-team")
@@ -53,7 +53,7 @@ def teams(world: World, dtype: torch.dtype) -> dict[str, float | bool]:
         "the first does it": team.only_first(calls.append, 1) is None and len(calls) == (world.rank == 0),
         "the first tells": team.first(lambda: {"rank": world.rank, "rows": rows}).get("rank") == 0,
         "the first comes first": team.first_of_all(made_by, folder, world.rank) == "0",
-        "shared out": same(shared, list(Alone().shared_out(range(COUNT), lambda all_: numbered(all_, rows))))
+        "shared out": same(shared, list(SingleProcess().shared_out(range(COUNT), lambda all_: numbered(all_, rows))))
         == team.is_first,
         "one fails, all stop": stops(team, world.rank, world.size - 1),
     }
@@ -80,7 +80,7 @@ def made_by(file: pathlib.Path, rank: int) -> str:
     return file.read_text()
 
 
-def stops(team: Ranks, rank: int, failing: int) -> bool:
+def stops(team: AllRanks, rank: int, failing: int) -> bool:
     """The rank that fails raises its own error, the others one that names it."""
     expected, words = (KeyError, "mine") if rank == failing else (DistributedError, f"Rank {failing} could not do its part")
     return raised(lambda: list(team.shared_out(range(COUNT), lambda _: fails(rank == failing))), expected, words)

@@ -18,7 +18,7 @@ from tests.distributed.launching import free_port, torchrun
 from tests.distributed.transferring import DIES_AT, quick
 
 from torchkrr.cli import main
-from torchkrr.distributed.team import Alone, Ranks
+from torchkrr.distributed.launch import AllRanks, SingleProcess
 from torchkrr.errors import InputError
 from torchkrr.experiments import features, lineup
 from torchkrr.experiments.config import Config
@@ -201,6 +201,6 @@ def test_a_process_that_dies_stops_the_other_one_and_what_is_done_is_kept(ran):
 def test_each_process_of_a_machine_takes_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    ranks = Ranks.__new__(Ranks)
+    ranks = AllRanks.__new__(AllRanks)
     assert [ranks.device(name) for name in ("cuda", "cuda:0", "cpu")] == ["cuda:1", "cuda:0", "cpu"]
-    assert Alone().device("cuda") == "cuda"
+    assert SingleProcess().device("cuda") == "cuda"

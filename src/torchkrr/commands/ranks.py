@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.ipc
 import torch
 
-from ..distributed import team
+from ..distributed import launch
 from ..distributed.estimators import shard
 
 Query = TypeVar("Query")
 Columns = Mapping[str, Any]
 
 
-class Alone(team.Alone):
+class Alone(launch.SingleProcess):
     """One process."""
 
     def share(self, model: Any) -> None:
@@ -29,7 +29,7 @@ class Alone(team.Alone):
         return predict(read(part, 0))
 
 
-class Ranks(team.Ranks, Alone):
+class Ranks(launch.AllRanks, Alone):
     """The processes that torchrun has started; each predicts some rows of every part, and gets the results of all."""
 
     def share(self, model: Any) -> None:
@@ -41,7 +41,7 @@ class Ranks(team.Ranks, Alone):
         idle = own.start == own.stop
         taken = slice(0, 1) if idle else own
         query: list[Query] = []
-        self.wire.agree([], lambda: query.append(read(part[taken], taken.start)))
+        self.comm.agree([], lambda: query.append(read(part[taken], taken.start)))
         found = pa.table(dict(predict(query[0])))
         return self._joined(found[:0] if idle else found)
 
@@ -51,8 +51,8 @@ class Ranks(team.Ranks, Alone):
         with pa.ipc.new_stream(memory, found.schema) as stream:
             stream.write_table(found)
         own = torch.from_numpy(np.frombuffer(memory.getvalue(), dtype=np.uint8).copy())
-        counts = self.wire.table([len(own)]).squeeze(1).tolist()
-        everyone = self.wire.gather(own, counts, "predictions").split(counts)
+        counts = self.comm.table([len(own)]).squeeze(1).tolist()
+        everyone = self.comm.gather(own, counts, "predictions").split(counts)
         tables = [pa.ipc.open_stream(pa.py_buffer(part.numpy())).read_all() for part in everyone]
         joined = pa.concat_tables(tables).combine_chunks()
         return {name: joined.column(name) for name in joined.column_names}
@@ -61,5 +61,5 @@ class Ranks(team.Ranks, Alone):
 @contextlib.contextmanager
 def ranks(timeout: float) -> Iterator[Alone]:
     """Those that torchrun has started, or one process."""
-    with team.team(timeout) as everyone:
-        yield Ranks(timeout) if isinstance(everyone, team.Ranks) else Alone()
+    with launch.team(timeout) as everyone:
+        yield Ranks(timeout) if isinstance(everyone, launch.AllRanks) else Alone()

@@ -4,7 +4,8 @@ import importlib
 
 from .launch import Launched, is_launched, launched
 from .local import ShardedLocalKernelRidge
-from .shards import Shards, even_shards, own_rows
+from .process_group import Shards, even_shards, own_rows
+from .search import operations_per_query, traffic_per_query
 
 __all__ = [
     "Launched",
@@ -14,12 +15,14 @@ __all__ = [
     "even_shards",
     "is_launched",
     "launched",
+    "operations_per_query",
     "own_rows",
+    "traffic_per_query",
 ]
 
 
 def __getattr__(name: str) -> object:
-    """`checkpoint`, imported when it is first asked for: torch's own takes a second."""
+    """Import `checkpoint` on first use: torch's own takes a second."""
     if name == "checkpoint":
         return importlib.import_module(".checkpoint", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

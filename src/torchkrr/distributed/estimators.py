@@ -1,7 +1,7 @@
-"""Fitted estimators whose training rows are spread over ranks: each predicts its own queries, as one process would.
+"""Fitted estimators whose training rows are sharded over ranks: each rank predicts its own queries, as one process would.
 
-Members of a model that use the neighbors of a query keep this rank's part of the centers. Members that use all of at most
-5000 rows, in one factorization, are kept whole.
+Members of the ensemble that use the neighbors of a query keep this rank's shard of the centers. Members that use all rows
+(at most 5000) in one factorization are kept whole.
 """
 
 from __future__ import annotations
@@ -18,20 +18,16 @@ from ..estimators.members import DenseSolved, Found, Member, Solved, dtypes_of, 
 from ..estimators.predictor import Predictor
 from ..estimators.rows import Centers, Rows, Sample, different_points, sample_of
 from ..estimators.uncertainty import SAMPLES
-from ..functional.local import solve_local
 from ..neighbors import ExactIndex
-from .exchange import fetch, route_to
-from .neighborhoods import neighborhoods
-from .searching import Shard
-from .shards import Shards, even_shards
-from .wire import Wire
+from .process_group import Communicator, Shards, even_shards, fetch_rows
+from .search import ShardedIndex, solve_over_ranks
 
 
 def shard(estimator: Any, *, process_group: Any = None) -> None:
-    """Let a fitted estimator, loaded on every rank, keep only this rank's part of its rows; it predicts as before.
+    """Reduce a fitted estimator, loaded on every rank, to this rank's shard of its training rows; it predicts as before.
 
-    From then on predictions are collective: every rank asks for its own rows, at least one each, by the same method.
-    The estimator takes no new rows, forgets none, and cannot be saved or copied.
+    From then on predictions are collective: all ranks call the same method, each with its own queries, at least one. The
+    estimator can no longer learn or forget rows, and cannot be saved or copied.
 
     Example:
         >>> import numpy as np
@@ -46,18 +42,18 @@ def shard(estimator: Any, *, process_group: Any = None) -> None:
         True
     """
     estimator._predictor.check_whole()
-    estimator._predictor = ShardedPredictor(estimator._predictor, Wire(process_group))
+    estimator._predictor = ShardedPredictor(estimator._predictor, Communicator(process_group))
 
 
 class ShardedPredictor(Predictor):
-    """What a predictor does, by the ranks of a group."""
+    """A predictor that works with the other ranks of a process group."""
 
-    def __init__(self, whole: Predictor, wire: Wire) -> None:
+    def __init__(self, whole: Predictor, comm: Communicator) -> None:
         centers = different_points(whole.rows)
         count = len(centers.points)
-        shards = even_shards(count, wire.size)
-        own = shards.own(wire.rank)
-        # Nothing that is left of the points and values has all rows.
+        shards = even_shards(count, comm.size)
+        own = shards.own(comm.rank)
+        # No tensor that is kept has the points or values of all rows.
         super().__init__(
             Rows(whole.rows.points[:0], whole.rows.values[:0], whole.rows.weights),
             whole.members,
@@ -74,16 +70,16 @@ class ShardedPredictor(Predictor):
             if neighbors is None:
                 solved.append(DenseSolved(member, centers))
             else:
-                solved.append(ShardedSolved(member, part, neighbors, equal, shards, wire))
+                solved.append(ShardedSolved(member, part, neighbors, equal, shards, comm))
         self._solved = solved
         self.centers = centers._replace(points=centers.points.new_empty(count, 0), values=centers.values.new_empty(count, 0))
         self._sample = sample_of(whole.rows, centers, self.sampled(), SAMPLES, whole.seed)
 
     def sample(self) -> Sample:
-        return self._sample  # all that is ever asked for
+        return self._sample  # the only one that is requested
 
     def _member_weights(self, query: Tensor, at_once: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
-        # All queries of a member at once: ranks with more of them must not ask more often.
+        # All queries of a member in one call: ranks with more queries must not call more often.
         found = [solved.weights(query) for solved in self.solved()]
         for part in torch.arange(len(query)).split(at_once):
             yield [(indices[part], weights[part]) for indices, weights in found]
@@ -93,14 +89,16 @@ class ShardedPredictor(Predictor):
 
 
 class ShardedSolved:
-    """A member with neighbors, on this rank's part of the centers."""
+    """A member with neighbors, on this rank's shard of the centers."""
 
-    def __init__(self, member: Member, own: Centers, num_neighbors: int, equal: bool, shards: Shards, wire: Wire) -> None:
+    def __init__(
+        self, member: Member, own: Centers, num_neighbors: int, equal: bool, shards: Shards, comm: Communicator
+    ) -> None:
         searched, self.dtype = dtypes_of(member, own.points)
         self.kernel, self.ridge, self.num_neighbors = member.kernel, member.ridge, num_neighbors
         self.points, self.values = own.points.to(self.dtype), own.values.to(self.dtype)
         self.ridges = None if equal else member.ridge / own.weights
-        self.searched, self.shards, self.wire = searched, shards, wire
+        self.searched, self.shards, self.comm = searched, shards, comm
         self.index = ExactIndex()
         if len(self.points):
             self.index.build(self.kernel.embed(self.points).to(searched))
@@ -109,50 +107,38 @@ class ShardedSolved:
         return self.find(query).mean
 
     def find(self, query: Tensor) -> Found:
-        mean, power, _ = self._solve(query, "mean")
-        return Found(mean, power.double().square() + self.ridge)
+        mean, power_squared, _ = self._solve(query, "mean")
+        return Found(mean, power_squared.clamp_min(0).double() + self.ridge)
 
     def weights(self, query: Tensor) -> tuple[Tensor, Tensor]:
         weights, _, rows = self._solve(query, "weights")
         return rows, weights
 
     def left_out(self, which: Tensor) -> Found:
-        """Each rank predicts its share of them, and tells the others."""
-        shares = even_shards(len(which), self.wire.size)
-        asked = which[shares.own(self.wire.rank)]
-        rows, positions = torch.unique(asked, return_inverse=True)
+        """Each rank predicts some of these rows without themselves, and all ranks get the results."""
+        split = even_shards(len(which), self.comm.size)
+        own = which[split.own(self.comm.rank)]
+        rows, positions = torch.unique(own, return_inverse=True)
         tensors = (self.points,) if self.ridges is None else (self.points, self.ridges)
-        points, *ridges = fetch(route_to(rows, self.shards, self.wire), *tensors)
-        mean, power, _ = self._solve(points[positions], "mean", exclude=asked)
-        variance = power.double().square() + (ridges[0][positions] if ridges else self.ridge)
-        return Found(*(self.wire.gather(part, list(shares.sizes), "left out") for part in (mean, variance)))
+        points, *ridges = fetch_rows(rows, self.shards, self.comm, *tensors)
+        mean, power_squared, _ = self._solve(points[positions], "mean", exclude=own)
+        variance = power_squared.clamp_min(0).double() + (ridges[0][positions] if ridges else self.ridge)
+        return Found(*(self.comm.gather(column, split.sizes, "left out") for column in (mean, variance)))
 
     def _solve(self, query: Tensor, kind: Kind, exclude: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         query = query.to(self.dtype)
-        embedded = self.kernel.embed(query).to(self.searched)
-        counts = self.wire.table([len(query)]).squeeze(1).tolist()
-        most = self.num_neighbors if exclude is None else min(self.num_neighbors, self.shards.total - 1)
-        tensors: tuple[Tensor, ...] = (self.points, self.values) if kind == "mean" else (self.points,)
-        tensors += () if self.ridges is None else (self.ridges,)
-        shard = Shard(self.index, self._take)
-        width = self.values.shape[1] if kind == "mean" else most
-        parts = [(query.new_empty(0, width), query.new_empty(0), torch.empty(0, most, dtype=torch.int64))]
-        for own, rows, positions, fetched in neighborhoods(
-            embedded, counts, most, shard, self.shards, self.wire, tensors=tensors, exclude=exclude
-        ):
-            if len(rows):
-                first, power = solve_local(
-                    query[own],
-                    fetched[0],
-                    fetched[1] if kind == "mean" else None,
-                    positions,
-                    SolveOptions(self.kernel, self.ridge if self.ridges is None else fetched[-1], "constant"),
-                    kind,
-                )
-                parts.append((first, power, rows))
-        first, power, rows = (torch.cat(column) for column in zip(*parts, strict=True))
-        return first, power, rows
+        num_neighbors = self.num_neighbors if exclude is None else min(self.num_neighbors, self.shards.total - 1)
+        tensors = (self.points, self.values) if kind == "mean" else (self.points,)
+        neighborhoods = ShardedIndex(self.index, self._embedded_rows, self.shards, self.comm).neighborhoods(
+            self.kernel.embed(query).to(self.searched),
+            self.comm.table([len(query)]).squeeze(1).tolist(),
+            num_neighbors,
+            tensors=tensors if self.ridges is None else (*tensors, self.ridges),
+            exclude=exclude,
+        )
+        options = SolveOptions(self.kernel, self.ridge, "constant")
+        return solve_over_ranks(query, neighborhoods, num_neighbors, self.values.shape[1], options, kind)
 
-    def _take(self, rows: Tensor) -> Tensor:
+    def _embedded_rows(self, rows: Tensor) -> Tensor:
         assert self.index.points is not None
         return self.index.points.index_select(0, rows)

@@ -1,9 +1,9 @@
-"""Local kernel ridge regression on centers that no rank holds all of."""
+"""Local kernel ridge regression on centers that are sharded over ranks."""
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -18,43 +18,42 @@ from .._checks import (
     check_same_rows,
     check_tensor,
 )
+from .._chunking import SEARCH_BYTES, rows_per_chunk
+from .._state import with_tensors
 from .._tensors import full_precision, needs_gradient
-from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
-from ..errors import DistributedError, InputTypeError, ShapeError
-from ..functional.local import dispatch_local
-from ..kernels import Kernel
-from ..native import Backend
-from ..neighbors import NeighborIndex
+from ..core.options import Kind, SolveOptions
+from ..errors import InputTypeError, ShapeError
+from ..kernels import Exponential, Kernel
 from ..nn import LocalKernelRidge
-from ..nn.base import SupportLayer, tensors_of
-from .fitting import default_kernel_over_ranks
-from .neighborhoods import neighborhoods
-from .replicated import replicated
-from .searching import Shard
-from .shards import Shards
-from .wire import Wire
+from ..nn.base import SupportLayer
+from ..transforms import StandardMean, Transform
+from .process_group import Communicator, Shards, replicate
+from .search import ShardedIndex, solve_over_ranks
 
 
 class ShardedLocalKernelRidge(LocalKernelRidge):
     r"""`torchkrr.nn.LocalKernelRidge` whose centers are spread over the ranks of a process group.
 
-    Each rank gives its own centers and values, as many as it has, also none; together they are the centers of one layer,
-    numbered rank after rank. Each rank then asks its own queries, also none, and gets its own predictions: those of one
-    process with all centers, to rounding. Every method is collective: all ranks call it, in the same order.
+    Each rank gives its own centers and values, any number of them; together they are the centers of one layer, numbered rank
+    after rank. Each rank then gives its own queries, any number of them, and gets its own predictions: those of one process
+    with all centers, up to rounding. Every method is collective: all ranks call it, in the same order.
 
-    Queries travel to all ranks, their nearest rows in each shard are merged to the nearest of all in a tree, and the rows of
-    the neighbors travel to the rank of the query, which solves. See the guide on many machines for what that costs.
+    Queries go to all ranks, which search their own centers. The rows of the neighbors go to the rank of the query, which
+    solves. The guide on many machines has the costs.
 
-    Gradients are those of the sum of the losses of all ranks: of learned centers and values on the rank that owns them, of a
-    learned kernel and ridge the same on every rank. So all ranks have to run the backward pass, also those without queries.
-    DistributedDataParallel takes the mean instead: beside it, pass `average_gradients=True`. Wrap the backbone in it, not
-    this layer, whose centers differ from rank to rank.
+    Gradients are those of the sum of the losses of all ranks. Those of learned centers and values arrive on the rank that
+    owns them; those of a learned kernel or ridge are equal on every rank. So all ranks must run the backward pass, also
+    those without queries. DistributedDataParallel averages gradients instead: pass `average_gradients=True` next to it, and
+    wrap the backbone in it, not this layer, whose centers differ from rank to rank.
 
     Args:
         centers, values: those of this rank.
-        process_group: `None` is the default group. Its timeout says when a rank gives up waiting for another.
+        num_neighbors: as in `torchkrr.nn.LocalKernelRidge`.
+        process_group: `None` is the default group. Its timeout limits how long a rank waits for another.
         average_gradients: divide gradients by the number of ranks.
-        others: as in `torchkrr.nn.LocalKernelRidge`, the same on every rank. `kernel=None` is fitted on the centers of all.
+        options: those of `torchkrr.nn.LocalKernelRidge`, the same on every rank: `kernel` (`None` is fitted on the centers
+            of all ranks), `ridge`, `trend`, `fade`, `normalize`, `index`, `on_singular`, `backend`, `learn_centers`,
+            `learn_values`.
 
     Shape:
         - centers: `(n, D)`; values: `(n, C)`; query: `(*, D)`; output: `(*, C)`
@@ -77,39 +76,16 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
         values: Tensor,
         num_neighbors: int = 100,
         *,
-        kernel: Kernel | None = None,
-        ridge: float | Tensor = 1e-9,
-        trend: Trend = None,
-        fade: bool = False,
-        normalize: Normalize = None,
-        index: NeighborIndex | Literal["auto"] | None = None,
-        on_singular: OnSingular = "warn",
-        backend: Backend = "auto",
-        learn_centers: bool = False,
-        learn_values: bool = False,
         process_group: Any = None,
         average_gradients: bool = False,
+        **options: Any,
     ) -> None:
-        # Checks of the base, which already count the centers of all ranks, need these.
+        # The checks of the base class call `num_centers`, which needs these.
         self.process_group, self.average_gradients = process_group, average_gradients
-        self._wire: Wire | None = Wire(process_group, getattr(centers, "device", None))
-        super().__init__(
-            centers,
-            values,
-            num_neighbors,
-            kernel=kernel,
-            ridge=ridge,
-            trend=trend,
-            fade=fade,
-            normalize=normalize,
-            index=index,
-            on_singular=on_singular,
-            backend=backend,
-            learn_centers=learn_centers,
-            learn_values=learn_values,
-        )
-        kernel_state = [tensor.detach().double().cpu().numpy().tobytes() for tensor in tensors_of(self.kernel)]
-        self._agree([], lambda: None, "construct the layer", repr(self.kernel), kernel_state, learn_centers, learn_values)
+        self._comm: Communicator | None = Communicator(process_group, getattr(centers, "device", None))
+        super().__init__(centers, values, num_neighbors, **options)
+        kernel_state = [tensor.detach().double().cpu().numpy().tobytes() for tensor in _tensors(self.kernel)]
+        self._agree([], None, "construct the layer", repr(self.kernel), kernel_state, self._learned())
 
     shards: Shards  # as of the last call
 
@@ -119,21 +95,28 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
         return self.shards.total
 
     @property
-    def wire(self) -> Wire:
-        """The connections to the other ranks; `wire.traffic` counts the bytes sent."""
-        if self._wire is None:  # this layer is a copy
-            self._wire = Wire(self.process_group, self.centers.device)
-        return self._wire
+    def comm(self) -> Communicator:
+        """The collectives of the process group."""
+        if self._comm is None:  # this layer is a copy
+            self._comm = Communicator(self.process_group, self.centers.device)
+        return self._comm
+
+    @property
+    def traffic(self) -> dict[str, int]:
+        """Bytes that this rank has sent to others, by purpose."""
+        return self.comm.traffic
 
     def neighbors(self, query: Tensor) -> Tensor:
         """The centers that each prediction uses, numbered over all ranks, nearest first, `(*, D)` to `(*, M)`."""
-        _, _, indices = _solve(self._flat(query), self.centers, self.values, self, None)
+        _, _, indices = self._solve_rows(self._flat(query), self.centers, self.values, None)
         return indices.reshape(*query.shape[:-1], self.num_neighbors)
 
     def append(self, centers: Tensor, values: Tensor) -> None:
-        """Add centers to the shard of this rank, also none; exact from the next call on. The kernel is not fitted again.
+        """Add centers, possibly none, to the shard of this rank; exact from the next call on.
 
-        Rows of later ranks move up by as many.
+        The kernel is not fitted again.
+
+        The row numbers of later ranks increase by as many.
 
         Shape:
             - centers: `(n, D)`; values: `(n, C)`
@@ -142,43 +125,96 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
         self._agree([], lambda: self._check_rows(centers, values, present=True), "append")
         if len(centers):
             super().append(centers, values)
-        self._count_centers()
+        self.count_centers()
 
     def remove(self, indices: Tensor) -> None:
-        """Forget the centers with these row numbers, whoever owns them; each rank may name some, or none.
+        """Forget the centers with these row numbers, whichever rank owns them; each rank may name some, or none.
 
         Shape:
             - indices: `(n,)` int64, numbered over all ranks
         """
         self._refuse_learned("remove")
-        self._count_centers()
+        self.count_centers()
         counts = self._agree([indices.numel()], lambda: self._check_removed(indices), "remove").squeeze(1).tolist()
-        named = self.wire.gather(indices.to(self.centers.device).long(), counts, "requests").unique()
-        if len(named) == self.num_centers:
-            raise ShapeError(f"Removing all {len(named)} rows would leave nothing to predict from. Keep at least one.")
-        start = self.shards.start(self.wire.rank)
-        own = named[(named >= start) & (named < start + len(self.centers))] - start
+        removed = self.comm.gather(indices.to(self.centers.device).long(), counts, "requests").unique()
+        if len(removed) == self.num_centers:
+            raise ShapeError(f"Removing all {len(removed)} rows would leave nothing to predict from. Keep at least one.")
+        start = self.shards.start(self.comm.rank)
+        own = removed[(removed >= start) & (removed < start + len(self.centers))] - start
         keep = torch.ones(len(self.centers), dtype=torch.bool, device=own.device)
         keep[own] = False
         if bool(keep.any()):
             if len(own):
                 self._keep_rows(keep)
-        else:  # the index cannot be empty
+        else:  # an index cannot be empty
             self.index.release()
             SupportLayer._keep_rows(self, keep)
-        self._count_centers()
+        self.count_centers()
+
+    def count_centers(self) -> None:
+        """Update `shards` after the centers of some rank have changed."""
+        self.shards = Shards(tuple(self._agree([len(self.centers)], None, "count centers").squeeze(1).tolist()))
 
     def _solve(self, query: Tensor, centers: Tensor, values: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
-        return _solve(query, centers, values, self, kind)
+        return self._solve_rows(query, centers, values, kind)
 
-    def _shard(self) -> Shard:
-        """The index of this rank, built where there is something in it."""
+    @full_precision
+    def _solve_rows(
+        self, query: Tensor, centers: Tensor, values: Tensor, kind: Kind | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As in the base class, for the queries of every rank; without a kind, only the neighbors."""
+        ridge = torch.as_tensor(self.ridge)
+        settings = (kind, self.num_neighbors, self.fade, self.trend, self.normalize, query.dtype, float(ridge.detach()))
+        learned = needs_gradient(centers, values, *_tensors(self.kernel), ridge)
+
+        def check() -> None:
+            check_alike(query=query, centers=centers)
+            check_finite("query", query)
+
+        sizes = self._agree([len(query), len(centers)], check, "predict", *settings, learned)
+        counts, self.shards = sizes[:, 0].tolist(), Shards(tuple(sizes[:, 1].tolist()))
+        check_num_neighbors(self.num_neighbors, self.num_centers)
+        fade = self.fade and self.num_neighbors < self.num_centers and kind is not None
+        num_neighbors = self.num_neighbors + fade
+        gradient_scale = 1 / self.comm.size if self.average_gradients else 1.0
+        with torch.no_grad():
+            embedded = self._embed(query)
+        neighborhoods = self._sharded_index().neighborhoods(
+            embedded,
+            counts,
+            num_neighbors,
+            tensors={"mean": (centers, values), None: ()}.get(kind, (centers,)),
+            gradient_scale=gradient_scale,
+        )
+        if kind is None:
+            return query[:, :0], query[:, 0], torch.cat([neighborhood.rows for neighborhood in neighborhoods])
+        options, replicated = self._replicated_options(gradient_scale)
+        options = options.but(fade=fade)
+        return solve_over_ranks(query, neighborhoods, num_neighbors, values.shape[1], options, kind, replicated=replicated)
+
+    def _replicated_options(self, gradient_scale: float) -> tuple[SolveOptions, tuple[Tensor, ...]]:
+        """Options with a kernel and ridge whose gradients are summed over ranks, and their tensors that have one.
+
+        A rank without queries must let these tensors take part in its backward pass, since the sum is collective.
+        """
+        options = self._options(self.fade)
+        ridge = [options.ridge] if isinstance(options.ridge, Tensor) else []
+        learned = [tensor for tensor in (*_tensors(options.kernel), *ridge) if needs_gradient(tensor)]
+        if not learned:
+            return options, ()
+        copies = replicate(self.comm, gradient_scale, learned)
+        copy_of = {id(tensor): copy for tensor, copy in zip(learned, copies, strict=True)}
+        kernel, new_ridge = with_tensors(options.kernel, copy_of), copy_of.get(id(options.ridge), options.ridge)
+        return options.but(kernel=kernel, ridge=new_ridge), copies
+
+    def _sharded_index(self) -> ShardedIndex:
+        """The index of this rank, built unless its shard is empty."""
         if len(self.centers):
             with torch.no_grad():
                 self._embedded_centers()
-        return Shard(self.index, self._take)
+        return ShardedIndex(self.index, self._embedded_rows, self.shards, self.comm)
 
-    def _take(self, rows: Tensor) -> Tensor:
+    def _embedded_rows(self, rows: Tensor) -> Tensor:
         with torch.no_grad():
             if self.index.streams or self.index.points is None:
                 return self._embed(self.centers.index_select(0, rows))
@@ -186,13 +222,13 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
 
     def _check_support(self, centers: Tensor, values: Tensor) -> None:
         self._agree([], lambda: self._check_rows(centers, values), "construct the layer")
-        widths = self._agree([centers.shape[1], values.shape[1]], lambda: None, "construct the layer")
+        widths = self._agree([centers.shape[1], values.shape[1]], None, "construct the layer")
         if bool((widths != widths[0]).any()):
             raise ShapeError(
                 f"Centers and values must have as many features and outputs on every rank, got {widths.tolist()}. "
                 "A rank without centers gives tensors of shape (0, features) and (0, outputs)."
             )
-        sizes = self._agree([len(centers)], lambda: None, "construct the layer", centers.dtype)
+        sizes = self._agree([len(centers)], None, "construct the layer", centers.dtype)
         self.shards = Shards(tuple(sizes.squeeze(1).tolist()))
 
     def _check_rows(self, centers: Tensor, values: Tensor, *, present: bool = False) -> None:
@@ -220,12 +256,12 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
 
     def _apply(self, fn: Any, recurse: bool = True) -> ShardedLocalKernelRidge:
         super()._apply(fn, recurse)
-        if self._wire is not None:
-            self._wire.device = self.centers.device
+        if self._comm is not None:
+            self._comm.device = self.centers.device
         return self
 
     def _default_kernel(self, centers: Tensor) -> Kernel:
-        return default_kernel_over_ranks(centers, self.wire)
+        return Exponential(input_transform=_fit_standard_mean(centers.detach(), self.comm))
 
     def _flat(self, query: Tensor) -> Tensor:
         check_tensor("query", query)
@@ -234,91 +270,60 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
             return query.reshape(-1, query.shape[-1])
         return super()._flat(query)
 
-    def _count_centers(self) -> None:
-        self.shards = Shards(tuple(self._agree([len(self.centers)], lambda: None, "count centers").squeeze(1).tolist()))
-
-    def _agree(self, numbers: list[int], check: Any, what: str, *settings: object) -> Tensor:
-        """The numbers of all ranks, if all want the same."""
-        digest = hashlib.sha256(repr((what, settings)).encode()).digest()
-        # Always as many numbers: backends end the process if ranks send messages of different sizes.
-        padded = [*numbers, *(0 for _ in range(2 - len(numbers)))]
-        found = self.wire.agree([*padded, int.from_bytes(digest[:7], "little")], check)
-        different = (found[:, -1] != found[0, -1]).nonzero().squeeze(1).tolist()
-        if different:
-            raise DistributedError(
-                f"Rank {different[0]} does something else than rank 0, or with other settings, when asked to {what}. "
-                "Call the same method on every rank, with the same options, dtype, kernel and grad mode."
-            )
-        return found[:, : len(numbers)]
+    def _agree(self, numbers: list[int], check: Callable[[], None] | None, what: str, *settings: object) -> Tensor:
+        return self.comm.agree(numbers, check or (lambda: None), what, *settings)
 
     def _own_repr(self) -> list[str]:
         return [*super()._own_repr(), f"own={len(self.centers)}"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "process_group": None, "_wire": None}  # connections cannot be copied
+        return {**super().__getstate__(), "process_group": None, "_comm": None}  # connections cannot be copied
 
 
-@full_precision
-def _solve(
-    query: Tensor, centers: Tensor, values: Tensor, layer: ShardedLocalKernelRidge, kind: Kind | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As in the base, for the queries of every rank; without a kind nothing is solved."""
-    given = torch.as_tensor(layer.ridge)
-    settings = (
-        kind,
-        layer.num_neighbors,
-        layer.fade,
-        layer.trend,
-        layer.normalize,
-        query.dtype,
-        float(given.detach()),
-    )
-    learned = needs_gradient(centers, values, *tensors_of(layer.kernel), given)
-    wire = layer.wire
+def _tensors(kernel: Kernel) -> tuple[Tensor, ...]:
+    return (*kernel.parameters(), *kernel.buffers())
 
-    def check() -> None:
-        check_alike(query=query, centers=centers)
-        check_finite("query", query)
 
-    agreed = layer._agree([len(query), len(centers)], check, "predict", *settings, learned)
-    counts, layer.shards = agreed[:, 0].tolist(), Shards(tuple(agreed[:, 1].tolist()))
-    check_num_neighbors(layer.num_neighbors, layer.num_centers)
-    fade = layer.fade and layer.num_neighbors < layer.num_centers and kind is not None
-    most, share = layer.num_neighbors + fade, 1 / wire.size if layer.average_gradients else 1.0
+def _fit_standard_mean(x: Tensor, comm: Communicator) -> StandardMean:
+    """`StandardMean().fit` on the rows `x` `(n, D)` of all ranks; `n` may be zero on some."""
+    transform = StandardMean()
+    unit_cube, erf_inv, mean_distance = (cast(Transform, part) for part in transform.transforms)
+    unit_cube.set_statistics(*_ranges(x, comm))
     with torch.no_grad():
-        embedded = layer._embed(query)
-    shard = layer._shard()
-    kernel, ridge, shared = replicated(layer.kernel, layer.ridge, wire, share)
-    tensors: tuple[Tensor, ...] = (centers, values) if kind == "mean" else () if kind is None else (centers,)
-    parts = []
-    near_queries = neighborhoods(embedded, counts, most, shard, layer.shards, wire, tensors=tensors, share=share)
-    for own, rows, positions, fetched in near_queries:
-        if kind is None:
-            parts.append((query[own, :0], query[own, 0], rows))
-            continue
-        near, *known = fetched
-        if not len(rows):
-            nothing = _nothing([query[own], near, *known], shared)
-            width = values.shape[1] if kind == "mean" else most
-            parts.append((query.new_zeros(0, width) + nothing, query.new_zeros(0) + nothing, rows))
-            continue
-        first, power_squared = dispatch_local(
-            query[own],
-            near,
-            known[0] if known else near[:, :0],
-            positions,
-            SolveOptions(kernel, ridge, layer.trend, fade, layer.normalize, layer.on_singular, layer.backend),
-            kind,
-        )
-        parts.append((first.to(query.dtype), power_squared, rows))
-    first, power_squared, rows = (torch.cat(column) for column in zip(*parts, strict=True))
-    return first, power_squared, rows
+        variance = _variance(erf_inv(unit_cube(x)), comm)
+    distance = (2 * variance.sum()).sqrt()
+    mean_distance.set_statistics(torch.where(distance > 0, distance, 1.0))
+    return transform
 
 
-def _nothing(empty: list[Tensor], others: list[Tensor]) -> Tensor:
-    """Zero, but a function of all, whose derivatives of any order are zero and such functions as well.
+def _ranges(x: Tensor, comm: Communicator) -> tuple[Tensor, Tensor, Tensor]:
+    """Minimum and range of each feature, and the number of rows."""
+    nothing = x.new_full((1, x.shape[1]), torch.inf)
+    low, high = torch.cat((x, nothing)).amin(0), torch.cat((x, -nothing)).amax(0)
+    count = x.new_full((1,), len(x), dtype=torch.float64)
+    each = comm.gather(torch.cat((low.double(), high.double(), count))[None], [1] * comm.size, "statistics")
+    lows, highs, counts = each.split((x.shape[1], x.shape[1], 1), dim=1)
+    return lows.amin(0), highs.amax(0) - lows.amin(0), counts.sum()
 
-    With it a rank without queries takes part in the backward pass, and in that of its result.
-    """
-    zero = torch.stack([tensor.sum() for tensor in empty]).sum()
-    return zero * torch.stack([zero, *(tensor.sum().to(zero.dtype) for tensor in others)]).sum().sin()
+
+def _variance(x: Tensor, comm: Communicator) -> Tensor:
+    """Variance of each feature, in float64, and equal to the last bit on every rank."""
+    chunks = [_moments(rows) for rows in x.split(rows_per_chunk(8 * x.shape[1], SEARCH_BYTES)) if len(rows)]
+    own = _combine(torch.stack(chunks)) if chunks else x.new_zeros(1 + 2 * x.shape[1], dtype=torch.float64)
+    count, _, spread = _combine(comm.gather(own[None], [1] * comm.size, "statistics")).split((1, x.shape[1], x.shape[1]))
+    return spread.div(count)  # type: ignore[no-any-return]
+
+
+def _moments(rows: Tensor) -> Tensor:
+    """The number of rows, their mean, and the sum of squared differences from it."""
+    rows = rows.double()
+    mean = rows.mean(0)
+    return torch.cat((rows.new_tensor([len(rows)]), mean, (rows - mean).square_().sum(0)))
+
+
+def _combine(moments: Tensor) -> Tensor:
+    """The moments of all rows together, from those of disjoint sets of rows (Chan, Golub and LeVeque)."""
+    features = moments.shape[1] // 2
+    counts, means, spreads = moments.split((1, features, features), dim=1)
+    mean = (counts * means).sum(0) / counts.sum()
+    return torch.cat((counts.sum(0), mean, (spreads + counts * (means - mean).square()).sum(0)))

@@ -16,7 +16,7 @@ from .. import __version__
 from .._checks import check_at_least_one, check_device, check_finite
 from .._chunking import new_pool, ranges
 from .._progress import Progress
-from ..distributed.team import ALONE, Alone
+from ..distributed.launch import SINGLE_PROCESS, SingleProcess
 from ..errors import InputError, ShapeError
 from .backbones import Backbone
 from .feature_files import Line, Place, begin, complete, finish, mapped, place_for, write_batch
@@ -41,7 +41,7 @@ def extract(
     batch_size: int = 64,
     device: str = "cpu",
     progress: bool = False,
-    team: Alone = ALONE,
+    team: SingleProcess = SINGLE_PROCESS,
 ) -> Extracted:
     """The features of all pictures, from the cache where they are there.
 
@@ -110,7 +110,7 @@ def _compute(
     done: dict[int, Line],
     device: torch.device,
     shown: bool,
-    team: Alone,
+    team: SingleProcess,
 ) -> None:
     """All batches into the partial file, with a line about each into `done` and the journal: that of the first rank."""
     left = [number for number in range(len(batches)) if number not in done]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..distributed.team import ALONE, Alone
+from ..distributed.launch import SINGLE_PROCESS, SingleProcess
 from ..errors import InputError
 from .backbones import Backbone, open_backbone
 from .config import Config
@@ -43,7 +43,7 @@ class Inputs(NamedTuple):
         return f"{self.name}: {sizes} of {len(self.classes)} classes; {maker}"
 
 
-def read_inputs(config: Config, *, progress: bool = False, team: Alone = ALONE) -> Inputs:
+def read_inputs(config: Config, *, progress: bool = False, team: SingleProcess = SINGLE_PROCESS) -> Inputs:
     """Open the data and make, or find, their features; by all of a team."""
     split = team.first_of_all(open_dataset, config.dataset, test_share=config.test_share, seed=config.split_seed)
     backbone = None
@@ -73,7 +73,11 @@ def cache_folder(config: Config) -> pathlib.Path:
 
 
 def features_of(
-    source: Pictures | FeatureSet, backbone: Backbone | None, config: Config, progress: bool, team: Alone = ALONE
+    source: Pictures | FeatureSet,
+    backbone: Backbone | None,
+    config: Config,
+    progress: bool,
+    team: SingleProcess = SINGLE_PROCESS,
 ) -> Part:
     """The features of one part: as given, or from the backbone or the cache."""
     if isinstance(source, FeatureSet):

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from ..distributed import ShardedLocalKernelRidge
-from ..distributed.team import Ranks
+from ..distributed.launch import AllRanks
 from ..nn import LocalKernelRidge
 from .lazy import Plan
 from .readouts import Fitted, Training
 
 
 @torch.no_grad()
-def fit_sharded(plan: Plan, own: Training, team: Ranks) -> Fitted:
+def fit_sharded(plan: Plan, own: Training, team: AllRanks) -> Fitted:
     """What `PlannedReadout.fit` gives, by all ranks of a team.
 
     Args:
@@ -22,7 +22,7 @@ def fit_sharded(plan: Plan, own: Training, team: Ranks) -> Fitted:
 
     Every rank asks for the scores of the same queries, predicts its part of them, and gets those of all.
     """
-    layer = ShardedLocalKernelRidge(own.features, own.one_hot(), **plan.arguments, process_group=team.wire.group)
+    layer = ShardedLocalKernelRidge(own.features, own.one_hot(), **plan.arguments, process_group=team.comm.group)
 
     @torch.no_grad()
     def scores(query: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 
 from .. import __version__
 from .._progress import Progress
-from ..distributed.team import ALONE, Alone, Ranks
+from ..distributed.launch import SINGLE_PROCESS, AllRanks, SingleProcess
 from ..errors import FileError, InputError
 from ..nn import LocalKernelRidge
 from .config import Config
@@ -70,12 +70,12 @@ class Measured(NamedTuple):
 
 def run(config: Config, *, progress: bool = False) -> Outcome:
     """Features, readouts, head, figure and report; whatever of it is there already is used."""
-    outcome = run_together(config, ALONE, progress=progress)
+    outcome = run_together(config, SINGLE_PROCESS, progress=progress)
     assert outcome is not None
     return outcome
 
 
-def run_together(config: Config, team: Alone, *, progress: bool = False) -> Outcome | None:
+def run_together(config: Config, team: SingleProcess, *, progress: bool = False) -> Outcome | None:
     """`run` by all of a team. The first rank writes, and has the outcome; the others get `None`."""
     out = team.first(made_folder, config.out)
     inputs = read_inputs(config, progress=progress, team=team)
@@ -130,7 +130,7 @@ def case_key(case: Case, inputs: Inputs) -> str:
     return fingerprint(parts)
 
 
-def solve(case: Case, inputs: Inputs, team: Alone = ALONE) -> tuple[Record, Fitted | None]:
+def solve(case: Case, inputs: Inputs, team: SingleProcess = SINGLE_PROCESS) -> tuple[Record, Fitted | None]:
     """Fit one readout, judge it on the test part, and say how long that took.
 
     A team does it together where training rows can be spread over ranks. Other readouts are the first rank's, and the fitted
@@ -139,7 +139,7 @@ def solve(case: Case, inputs: Inputs, team: Alone = ALONE) -> tuple[Record, Fitt
     readout = readout_named(case.readout).readout
     training = cast(Training, team.only_first(_training, case, inputs))  # whoever has none does not look at it
     measured: Measured | None
-    if isinstance(team, Ranks) and isinstance(readout, PlannedReadout):
+    if isinstance(team, AllRanks) and isinstance(readout, PlannedReadout):
         own = _training(case, inputs, team.own(case.budget))
         measured = _measured(lambda: fit_sharded(team.first(readout.plan, training), own, team), inputs)
     else:

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     config = importlib.import_module("..experiments.config", __package__).Config(**given)
     transfer = importlib.import_module("..experiments.transfer", __package__)
     summary = importlib.import_module("..experiments.summary", __package__)
-    team = importlib.import_module("..distributed.team", __package__)
+    team = importlib.import_module("..distributed.launch", __package__)
     with resumable(config.out), team.team(args.timeout) as everyone:
         outcome = transfer.run_together(config, everyone, progress=not args.quiet)
     if outcome is None:  # not the first of several processes
