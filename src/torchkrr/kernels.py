@@ -150,6 +150,7 @@ class Kernel(nn.Module):
         """Those of them that need a gradient now."""
         return [tensor for tensor in self.profile_tensors().values() if needs_gradient(tensor)]
 
+    @full_precision
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """The kernel matrix of every row of `a` with every row of `b`."""
         check_points("a", a, batched=True, maybe_empty=True)

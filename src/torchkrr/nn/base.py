@@ -222,7 +222,7 @@ class SupportLayer(nn.Module):
             - centers: `(n, D)`; values: `(n, C)`
         """
         self._refuse_learned("append")
-        self._check_support(centers, values)
+        SupportLayer._check_support(self, centers, values)  # not that of a sharded layer, which asks every rank
         check_alike(centers=centers, present=self.centers)
         check_same_features("centers", centers, "the centers of the layer", self.centers)
         check_same_features("values", values, "the values of the layer", self.values)
