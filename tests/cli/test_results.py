@@ -107,7 +107,7 @@ def test_csv_and_parquet_are_read_alike(models, tmp_path):
 
 def test_columns_are_taken_for_what_they_hold(models):
     model = estimators.load(models / "mixed.krr")
-    kinds = dict(zip(model.feature_names_in_, model._encoder.columns, strict=True))
+    kinds = dict(zip(model.feature_names_in_, model.encoder_.columns, strict=True))
     assert {name: column.kind for name, column in kinds.items()} == {
         "size": "number",
         "color": "few",
@@ -140,8 +140,8 @@ def test_the_size_of_the_parts_changes_nothing_but_rounding(models, tmp_path):
 def test_what_was_chosen_is_said_in_words(models):
     model = estimators.load(models / "mixed.krr")
     assert chosen(model) == "Matern32 kernel, alpha 0.01, 20 neighbors"
-    (member,) = model._predictor.members
-    model._predictor.members = (member._replace(share=0.7), member._replace(share=0.3))
+    (member,) = model.predictor_.members
+    model.predictor_.members = (member._replace(share=0.7), member._replace(share=0.3))
     assert chosen(model) == "mix of 2 kernels, of which Matern32 counts most (70 %): alpha 0.01, 20 neighbors"
 
 

@@ -48,9 +48,9 @@ def test_what_needs_every_row_is_refused_by_a_part_of_them(tmp_path):
 
 def test_a_sharded_mixture_explains_itself_as_the_one_it_was_made_from():
     model = LocalKernelRidgeRegressor(15, alpha=0.1, kernel=Matern32(0.7)).fit(X, Y)
-    first = model._predictor.members[0]
+    first = model.predictor_.members[0]
     second = first._replace(kernel=Matern32(0.3), num_neighbors=None, share=0.4)
-    model._predictor.members = (first._replace(share=0.6), second)
+    model.predictor_.members = (first._replace(share=0.6), second)
     expected = model.explain(QUERY, n_rows=4)
     with launched("gloo"):
         shard(model)

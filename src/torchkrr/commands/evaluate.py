@@ -80,7 +80,7 @@ def _found(model: Any, query: Any) -> dict[str, Any]:
     if hasattr(model, "classes_"):
         parts = [model.predict_proba(query)]
     else:
-        parts = [one.reshape(len(one), -1) for one in model._predict_all(query, COVERAGE)]
+        parts = [one.reshape(len(one), -1) for one in model.predict_with_interval(query, COVERAGE)]
     return {f"{number} {at}": part[:, at] for number, part in enumerate(parts) for at in range(part.shape[1])}
 
 
@@ -102,7 +102,7 @@ def _targets(wanted: Wanted, model: Any, table: Table) -> list[str]:
         raise InputError(
             f"{wanted.model} does not say what its target is called. Name the column of {table.path}: --target."
         )
-    count = 1 if hasattr(model, "classes_") else len(model._predictor.offset)
+    count = 1 if hasattr(model, "classes_") else len(model.predictor_.offset)
     if len(targets) != count:
         raise InputError(f"{wanted.model} predicts {count} targets, got {len(targets)}: {', '.join(targets)}.")
     table.require(targets, "the target")

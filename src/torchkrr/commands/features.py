@@ -52,7 +52,7 @@ def as_kind(column: Any, name: str, kind: Kind, place: Place) -> Array:
 
 def features_of_model(model: Any, table: Table, *, other: Collection[str] = ()) -> Features:
     """The columns that a fitted model needs; without names of its own, all but the `other` ones, in order."""
-    kinds = [_kind(column) for column in model._encoder.columns]
+    kinds = [_kind(column) for column in model.encoder_.columns]
     names = getattr(model, "feature_names_in_", None)
     if names is not None:
         table.require([str(name) for name in names], "which the model was fitted with")

@@ -13,7 +13,6 @@ import pyarrow as pa
 from .._files import writable
 from ..errors import InputError, KernelRidgeWarning
 from ..estimators import LocalKernelRidgeClassifier, LocalKernelRidgeRegressor
-from ..estimators.left_out import left_out
 from .features import Features, features_of_table
 from .folds import Held, check_folds, held_out
 from .tables import Table, open_table
@@ -89,7 +88,7 @@ def fit_table(wanted: Wanted) -> Fitted:
 
 def chosen(model: Any) -> str:
     """In words; of several kernels the one with the largest share."""
-    members = model._predictor.members
+    members = model.predictor_.members
     name, rest = type(model.kernel_).__name__, f"alpha {model.alpha_:.3g}, {model.n_neighbors_} neighbors"
     if len(members) == 1:
         return f"{name} kernel, {rest}"
@@ -97,7 +96,7 @@ def chosen(model: Any) -> str:
 
 
 def left_out_scores(model: Any, targets: list[str]) -> dict[str, dict[str, float]]:
-    found = left_out(model)
+    found = model.leave_one_out()
     if found is None:
         return {}
     predictions, values = found

@@ -86,7 +86,7 @@ def _scored(
         classes = ClassificationScores()
         classes.add(np.searchsorted(model.classes_, known), model.predict_proba(query), counted)
         return {targets[0]: classes.result()}
-    predicted = [one.reshape(len(test), -1) for one in model._predict_all(query, COVERAGE)]
+    predicted = [one.reshape(len(test), -1) for one in model.predict_with_interval(query, COVERAGE)]
     known = known.reshape(len(test), -1)
     scores = {}
     for at, name in enumerate(targets):

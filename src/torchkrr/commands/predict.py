@@ -123,7 +123,9 @@ def predictions(model: Any, query: Any, wanted: Wanted) -> dict[str, Any]:
 def _regression(model: Any, query: Any, wanted: Wanted) -> dict[str, Any]:
     parts: dict[str, Array] = {}
     if wanted.interval is not None:
-        parts["prediction"], parts["std"], parts["lower"], parts["upper"] = model._predict_all(query, wanted.interval)
+        parts["prediction"], parts["std"], parts["lower"], parts["upper"] = model.predict_with_interval(
+            query, wanted.interval
+        )
     elif wanted.std:
         parts["prediction"], parts["std"] = model.predict(query, return_std=True)
     else:

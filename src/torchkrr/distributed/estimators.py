@@ -14,10 +14,8 @@ from torch import Tensor
 
 from ..core.options import Kind, SolveOptions
 from ..errors import InputError
-from ..estimators.members import DenseSolved, Found, Member, Solved, dtypes_of, neighbors_of
-from ..estimators.predictor import Predictor
-from ..estimators.rows import Centers, Rows, Sample, different_points, sample_of
-from ..estimators.uncertainty import SAMPLES
+from ..estimators.encoding import Centers, Rows, different_points, sample_of
+from ..estimators.predictor import DenseMember, LocalMember, Member, Prediction, Predictor, dtypes_of, neighbors_of
 from ..neighbors import ExactIndex
 from .process_group import Communicator, Shards, even_shards, fetch_rows
 from .search import ShardedIndex, solve_over_ranks
@@ -41,8 +39,8 @@ def shard(estimator: Any, *, process_group: Any = None) -> None:
         ...     bool(np.allclose(model.predict([[0.3]]), expected))
         True
     """
-    estimator._predictor.check_whole()
-    estimator._predictor = ShardedPredictor(estimator._predictor, Communicator(process_group))
+    estimator.predictor_.check_whole()
+    estimator.predictor_ = ShardedPredictor(estimator.predictor_, Communicator(process_group))
 
 
 class ShardedPredictor(Predictor):
@@ -64,31 +62,28 @@ class ShardedPredictor(Predictor):
         equal = bool((centers.weights == 1).all())
         part = centers.some(own)
         part = part._replace(points=part.points.clone(), values=part.values.clone())
-        solved: list[Solved] = []
+        fitted: list[DenseMember | LocalMember] = []
         for member in whole.members:
             neighbors = neighbors_of(member, count)
             if neighbors is None:
-                solved.append(DenseSolved(member, centers))
+                fitted.append(DenseMember(member, centers))
             else:
-                solved.append(ShardedSolved(member, part, neighbors, equal, shards, comm))
-        self._solved = solved
+                fitted.append(ShardedMember(member, part, neighbors, equal, shards, comm))
+        self.fitted = fitted
         self.centers = centers._replace(points=centers.points.new_empty(count, 0), values=centers.values.new_empty(count, 0))
-        self._sample = sample_of(whole.rows, centers, self.sampled(), SAMPLES, whole.seed)
+        self.sample = sample_of(whole.rows, centers, whole.seed)
 
-    def sample(self) -> Sample:
-        return self._sample  # the only one that is requested
-
-    def _member_weights(self, query: Tensor, at_once: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    def member_weights(self, query: Tensor, at_once: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
         # All queries of a member in one call: ranks with more queries must not call more often.
-        found = [solved.weights(query) for solved in self.solved()]
+        weights = [fitted.weights(query) for fitted in self.fitted]
         for part in torch.arange(len(query)).split(at_once):
-            yield [(indices[part], weights[part]) for indices, weights in found]
+            yield [(indices[part], own[part]) for indices, own in weights]
 
     def check_whole(self) -> None:
         raise InputError("A sharded estimator holds a part of its rows. Save, copy, change or ask the one it was made from.")
 
 
-class ShardedSolved:
+class ShardedMember(LocalMember):
     """A member with neighbors, on this rank's shard of the centers."""
 
     def __init__(
@@ -103,29 +98,18 @@ class ShardedSolved:
         if len(self.points):
             self.index.build(self.kernel.embed(self.points).to(searched))
 
-    def predict(self, query: Tensor) -> Tensor:
-        return self.find(query).mean
-
-    def find(self, query: Tensor) -> Found:
-        mean, power_squared, _ = self._solve(query, "mean")
-        return Found(mean, power_squared.clamp_min(0).double() + self.ridge)
-
-    def weights(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        weights, _, rows = self._solve(query, "weights")
-        return rows, weights
-
-    def left_out(self, which: Tensor) -> Found:
+    def leave_out(self, which: Tensor) -> Prediction:
         """Each rank predicts some of these rows without themselves, and all ranks get the results."""
         split = even_shards(len(which), self.comm.size)
         own = which[split.own(self.comm.rank)]
         rows, positions = torch.unique(own, return_inverse=True)
         tensors = (self.points,) if self.ridges is None else (self.points, self.ridges)
         points, *ridges = fetch_rows(rows, self.shards, self.comm, *tensors)
-        mean, power_squared, _ = self._solve(points[positions], "mean", exclude=own)
-        variance = power_squared.clamp_min(0).double() + (ridges[0][positions] if ridges else self.ridge)
-        return Found(*(self.comm.gather(column, split.sizes, "left out") for column in (mean, variance)))
+        mean, power_squared, _ = self.solve(points[positions], "mean", exclude=own)
+        variance = power_squared + (ridges[0][positions] if ridges else self.ridge)
+        return Prediction(*(self.comm.gather(column, split.sizes, "left out") for column in (mean, variance)))
 
-    def _solve(self, query: Tensor, kind: Kind, exclude: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def solve(self, query: Tensor, kind: Kind, exclude: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         query = query.to(self.dtype)
         num_neighbors = self.num_neighbors if exclude is None else min(self.num_neighbors, self.shards.total - 1)
         tensors = (self.points, self.values) if kind == "mean" else (self.points,)
@@ -137,7 +121,8 @@ class ShardedSolved:
             exclude=exclude,
         )
         options = SolveOptions(self.kernel, self.ridge, "constant")
-        return solve_over_ranks(query, neighborhoods, num_neighbors, self.values.shape[1], options, kind)
+        first, squared, rows = solve_over_ranks(query, neighborhoods, num_neighbors, self.values.shape[1], options, kind)
+        return first, squared.clamp_min(0).double(), rows
 
     def _embedded_rows(self, rows: Tensor) -> Tensor:
         assert self.index.points is not None

@@ -1,30 +1,29 @@
-"""What the estimators share: rows in, a predictor out."""
+"""Base class of the estimators, and what they check."""
 
 from __future__ import annotations
 
+import math
+import numbers
 import os
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ..errors import FileError, InputError, KernelRidgeWarning
+from .. import _threads
+from ..errors import InputError, KernelRidgeWarning
+from ..kernels import Kernel
+from ..neighbors import nearest
 from ..tuning.scores import Loss
-from .choose import choose
-from .columns import Array, first_text
-from .members import Member
-from .predictor import Predictor, Unit
-from .reading import read_table, read_weights, tensor, wanted_of
-from .rows import Centers, Rows, different_points
-from .state import Plain, Tensors, parameters_from, plain_parameters, predictor_from, predictor_state
-from .storage import Stored, read_model, refuse_head, write_model
-from .table import TableEncoder, categorical_columns, fit_encoder
-from .threads import threads
+from .encoding import ROUNDING, Array, Centers, Rows, TableEncoder, different_points, fit_encoder, read_table, read_weights
+from .predictor import FEWEST, Predictor
+from .selection import Metric, choose, read_request
+from .storage import load_estimator, save_estimator
 
 
 class Explanation(NamedTuple):
@@ -35,53 +34,93 @@ class Explanation(NamedTuple):
 
 
 class KernelRidgeBase(BaseEstimator):
-    """Fitting, growing, shrinking and explaining; a subclass reads `y` and says what is predicted."""
+    """Fitting, growing, shrinking and explaining; a subclass reads `y` and says what is predicted.
+
+    Attributes:
+        encoder_: how each column of the table is encoded.
+        predictor_: the training rows, and the ensemble of kernels (its `members`) that predicts from them.
+    """
 
     _dense = False
     _loss: Loss = "mse"
-    _encoder: TableEncoder
-    _predictor: Predictor
+    encoder_: TableEncoder
+    predictor_: Predictor
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Any:
-        keep = bool(getattr(self, "warm_start", False)) and hasattr(self, "_predictor")
-        wanted = wanted_of(self, dense=self._dense, loss=self._loss)
-        with threads(self.n_jobs):
+    def __init__(
+        self,
+        n_neighbors: int | str = "auto",
+        *,
+        alpha: float | str = "auto",
+        kernel: Kernel | str = "auto",
+        metric: Metric = "auto",
+        categorical_features: Any = "from_dtype",
+        warm_start: bool = False,
+        random_state: Any = 0,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.alpha = alpha
+        self.kernel = kernel
+        self.metric = metric
+        self.categorical_features = categorical_features
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Choose what is `"auto"` and keep the rows.
+
+        Args:
+            X: table, `(n, D)`: an array, or a frame of pandas or polars; NaN is a missing value.
+            y: of a regressor, targets `(n,)` or `(n, C)`; of a classifier, labels `(n,)`.
+            sample_weight: `(n,)`; a row of weight two counts as two rows, its alpha is halved.
+        """
+        return self._fit(X, y, sample_weight)
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *, grow: bool = False) -> Any:
+        """Fit; or `grow`, with these rows beside those there are, if there are any."""
+        known = hasattr(self, "predictor_")
+        keep = known and (grow or bool(self.warm_start))
+        request = None if known and grow else read_request(self, dense=self._dense, loss=self._loss)
+        with self._threads():
             table = read_table(self, X, reset=not keep)
-            values = self._read_values(table, y, reset=not keep, classes=classes)
+            values = as_tensor(self._read_values(table, y, reset=not keep, classes=classes))
             weights = read_weights(sample_weight, len(values))
             if keep:
-                encoded, unit = self._encoder.encode(table), Unit(self._predictor.offset, self._predictor.unit)
+                encoded = self.encoder_.encode(table)
+                members, offset, unit = self.predictor_.members, self.predictor_.offset, self.predictor_.unit
             else:
-                categorical = categorical_columns(table, self.categorical_features, getattr(self, "feature_names_in_", None))
-                self._encoder, encoded = fit_encoder(table, values, weights, categorical, seed=wanted.seed)
+                names = getattr(self, "feature_names_in_", None)
+                given = table, values.numpy(), weights, self.categorical_features
+                self.encoder_, encoded = fit_encoder(*given, names=names, seed=request.seed)
                 self._dtype = torch.float32 if getattr(table, "dtype", None) == np.float32 else torch.float64
-            rows = Rows(tensor(encoded, self._dtype), tensor(values), tensor(weights))
-            centers = different_points(rows)
+            rows = Rows(as_tensor(encoded, self._dtype), values, as_tensor(weights))
             if not keep:
-                unit = self._unit(centers)
-            members: tuple[Member, ...] = (
-                self._predictor.members
-                if keep
-                else choose(centers._replace(values=(centers.values - unit.offset) / unit.unit), wanted)
-            )
-            scaled = rows._replace(values=(rows.values - unit.offset) / unit.unit)
-            self._predictor = Predictor(scaled, members, unit.offset, unit.unit, wanted.seed)
+                centers = different_points(rows)
+                offset, unit = self._unit(centers)
+                members = choose(centers._replace(values=(centers.values - offset) / unit), request)
+            rows = rows._replace(values=(values - offset) / unit)
+            if request is None:
+                self.predictor_ = self.predictor_.append(rows)
+            else:
+                self.predictor_ = Predictor(rows, members, offset, unit, request.seed)
             self._describe()
-        self._warn_if_local()
+            if request is not None:
+                self._calibrate()
+        neighbors = self.predictor_.num_neighbors()
+        if self._dense and neighbors is not None:
+            warnings.warn(
+                f"{type(self).__name__} has {len(self.predictor_.centers.points)} different rows, too many for one "
+                f"factorization: each prediction uses the {neighbors} nearest. LocalKernelRidgeRegressor chooses how many.",
+                KernelRidgeWarning,
+                stacklevel=3,
+            )
         return self
 
-    def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Any:
-        if not hasattr(self, "_predictor"):
-            return self._fit(X, y, sample_weight, classes)
-        table = read_table(self, X, reset=False)
-        values = self._read_values(table, y, reset=False, classes=classes)
-        weights = read_weights(sample_weight, len(values))
-        points = tensor(self._encoder.encode(table), self._dtype)
-        scaled = (tensor(values) - self._predictor.offset) / self._predictor.unit
-        self._predictor.append(Rows(points, scaled, tensor(weights)))
-        self._describe()
-        self._warn_if_local()
-        return self
+    def _calibrate(self) -> None:
+        """Whatever is learned from the fitted predictor."""
 
     def forget(self, rows: Any) -> Any:
         """Drop training rows; predictions are exactly those without them from the next one on.
@@ -90,14 +129,14 @@ class KernelRidgeBase(BaseEstimator):
             rows: their numbers, in the order in which rows were given; those after a forgotten one move up.
         """
         check_is_fitted(self)
-        self._predictor.check_whole()
+        self.predictor_.check_whole()
         which = np.atleast_1d(np.asarray(rows))
-        count = len(self._predictor.rows.points)
+        count = len(self.predictor_.rows.points)
         if which.dtype.kind not in "iu" or which.ndim != 1:
             raise InputError(f"rows must be row numbers, an int or a list of ints, got {rows!r}.")
         if len(which) and (which.min() < 0 or which.max() >= count):
             raise InputError(f"rows must lie between 0 and {count - 1}, got {which.min()} to {which.max()}.")
-        self._predictor.forget(torch.from_numpy(which.astype(np.int64)))
+        self.predictor_ = self.predictor_.forget(torch.from_numpy(which.astype(np.int64)))
         self._describe()
         return self
 
@@ -114,8 +153,24 @@ class KernelRidgeBase(BaseEstimator):
         if n_rows is not None and n_rows < 1:
             raise InputError(f"n_rows must be at least 1 or None, got {n_rows}.")
         query = self._query(X)
-        with threads(self.n_jobs):
-            return Explanation(*self._predictor.explain(query, n_rows))
+        with self._threads():
+            return Explanation(*self.predictor_.explain(query, n_rows))
+
+    def leave_one_out(self) -> tuple[Array, Array] | None:
+        """Predictions for up to 2000 different training rows without them, and their targets; `None` below three rows.
+
+        Rows that agree in every feature are one, with the mean of their targets, and left out together. Of a classifier,
+        probabilities and the share of each class.
+
+        Shape:
+            - predictions, targets: `(n, C)`
+        """
+        check_is_fitted(self)
+        if len(self.predictor_.centers.points) < FEWEST:
+            return None
+        with self._threads():
+            means = self.predictor_.leave_out()[0].mean
+        return self._outputs(means).numpy(), self.predictor_.in_units(self.predictor_.sample.centers.values).numpy()
 
     def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
         """The nearest training rows in the metric of the kernel (of the one with the largest share).
@@ -129,105 +184,71 @@ class KernelRidgeBase(BaseEstimator):
             - X: `(Q, D)`; distances, indices: `(Q, M)`
         """
         check_is_fitted(self)
-        self._predictor.check_whole()
-        most = len(self._predictor.rows.points) - (X is None)
+        self.predictor_.check_whole()
+        most = len(self.predictor_.rows.points) - (X is None)
         count = min(self.n_neighbors_, most) if n_neighbors is None else n_neighbors
         if not 1 <= count <= most:
             raise InputError(f"n_neighbors must lie between 1 and the number of training rows ({most}), got {count}.")
-        query = None if X is None else self._query(X)
-        with threads(self.n_jobs):
-            distances, indices = self._predictor.nearest_rows(query, count)
+        embed, query = self.kernel_.embed, None if X is None else self._query(X)
+        with self._threads(), torch.no_grad():
+            points = embed(self.predictor_.rows.points)
+            embedded = points if query is None else embed(query)
+            indices = nearest(embedded, points, count, exclude_self=query is None)
+            distances = torch.linalg.vector_norm(points[indices] - embedded.unsqueeze(1), dim=-1)
         return (distances.numpy(), indices.numpy()) if return_distance else indices.numpy()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything that was given and fitted to one file, for `torchkrr.estimators.load`; no pickle is involved.
 
-        The file is there complete or not at all. An attribute `notes_`, a dictionary that JSON can hold, goes with it.
+        The file is written atomically. An attribute `notes_`, a dictionary that JSON can hold, goes with it.
         """
-        tensors, plain = self._state()
-        write_model(path, Stored(type(self).__name__, tensors, {**plain, "notes": getattr(self, "notes_", {})}))
+        check_is_fitted(self)
+        save_estimator(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Any:
         """The estimator of this class that `save` wrote to `path`; `torchkrr.estimators.load` reads any class."""
-        return cls._from_stored(path, read_model(path))
+        return load_estimator(path, (cls,))
 
-    @classmethod
-    def _from_stored(cls, path: str | os.PathLike[str], stored: Stored) -> Any:
-        refuse_head(path, stored)
-        if stored.kind != cls.__name__:
-            raise FileError(f"{path} holds a {stored.kind}, not a {cls.__name__}. torchkrr.estimators.load reads either.")
-        try:
-            found = cls._from_state(stored.tensors, stored.plain)
-            found.notes_ = dict(stored.plain["notes"])
-        except (KeyError, TypeError, RuntimeError, ValueError) as error:
-            raise FileError(f"{path} does not hold what a {cls.__name__} is made of: {error!r}.") from error
-        return found
+    def _threads(self) -> AbstractContextManager[None]:
+        """As many threads as `n_jobs` asks for, while it lasts; `None` leaves torch's setting, -1 is one for each core."""
+        if self.n_jobs is None:
+            return nullcontext()
+        if not isinstance(self.n_jobs, numbers.Integral) or self.n_jobs == 0:
+            raise InputError(f"n_jobs must be None, a positive int, or negative to leave cores free, got {self.n_jobs!r}.")
+        return _threads.threads(self.n_jobs if self.n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + self.n_jobs))
 
     def _query(self, X: Any) -> Tensor:
         check_is_fitted(self)
-        return tensor(self._encoder.encode(read_table(self, X, reset=False)), self._dtype)
+        return as_tensor(self.encoder_.encode(read_table(self, X, reset=False)), self._dtype)
 
     def _describe(self) -> None:
         """Attributes that say what was chosen: of the member with the largest share."""
-        first, neighbors = self._predictor.members[0], self._predictor.num_neighbors()
+        first, neighbors = self.predictor_.members[0], self.predictor_.num_neighbors()
         self.kernel_, self.alpha_ = first.kernel, first.ridge
-        self.n_neighbors_ = int((self._predictor.rows.weights > 0).sum()) if neighbors is None else neighbors
-        self.n_samples_fit_ = len(self._predictor.rows.points)
+        self.n_neighbors_ = int((self.predictor_.rows.weights > 0).sum()) if neighbors is None else neighbors
+        self.n_samples_fit_ = len(self.predictor_.rows.points)
 
-    def _warn_if_local(self) -> None:
-        """Where every row was asked for, but they are too many."""
-        neighbors = self._predictor.num_neighbors()
-        if self._dense and neighbors is not None:
-            warnings.warn(
-                f"{type(self).__name__} has {len(self._predictor.different().points)} different rows, too many for one "
-                f"factorization: each prediction uses the {neighbors} nearest. LocalKernelRidgeRegressor chooses how many.",
-                KernelRidgeWarning,
-                stacklevel=4,
-            )
+    def _unit(self, centers: Centers) -> tuple[Tensor, Tensor]:
+        """Where the values of the centers lie, and how far apart, `(C,)` each."""
+        total = centers.weights.sum()
+        shares, values = (centers.weights / total).unsqueeze(1), centers.values
+        offset = (shares * values).sum(0)
+        spread = ((shares * (values - offset).square()).sum(0) + centers.scatter.sum(0) / total).sqrt()
+        if not math.isfinite(float(spread.sum())):
+            raise InputError("y is too large to compute its variance. Divide it by a constant first.")
+        # What is left of a constant after rounding is no spread.
+        return offset, torch.where(spread > ROUNDING * values.abs().amax(0), spread, 1.0)
 
-    def _state(self) -> tuple[Tensors, Plain]:
-        """Everything that was given and fitted, as tensors and plain values; `_from_state` is the inverse."""
-        check_is_fitted(self)
-        tensors, predictor = predictor_state(self._predictor)
-        names = getattr(self, "feature_names_in_", None)
-        return tensors, {
-            "parameters": plain_parameters(self.get_params(deep=False)),
-            "predictor": predictor,
-            "encoder": self._encoder.state(),
-            "dtype": str(self._dtype).removeprefix("torch."),
-            "n_features_in": self.n_features_in_,
-            "feature_names_in": None if names is None else [str(name) for name in names],
-            **self._own_state(),
-        }
-
-    @classmethod
-    def _from_state(cls, tensors: Tensors, plain: Plain) -> Any:
-        found = cls(**parameters_from(plain["parameters"]))
-        found._predictor = predictor_from(tensors, plain["predictor"])
-        found._encoder = TableEncoder.from_state(plain["encoder"])
-        found._dtype = {"float32": torch.float32, "float64": torch.float64}[plain["dtype"]]
-        found.n_features_in_ = plain["n_features_in"]
-        if plain["feature_names_in"] is not None:
-            found.feature_names_in_ = np.array(plain["feature_names_in"], dtype=object)
-        found._take_own_state(plain)
-        found._describe()
-        return found
-
-    def _own_state(self) -> Plain:
-        raise NotImplementedError
-
-    def _take_own_state(self, plain: Plain) -> None:
-        raise NotImplementedError
-
-    def _unit(self, centers: Centers) -> Unit:
-        raise NotImplementedError
+    def _outputs(self, means: Tensor) -> Tensor:
+        """What is said of predicted means `(Q, C)`, float64."""
+        return self.predictor_.in_units(means)
 
     def _read_values(self, table: Any, y: Any, *, reset: bool, classes: Any) -> Array:
         raise NotImplementedError
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_predictor")
+        return hasattr(self, "predictor_")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -235,18 +256,5 @@ class KernelRidgeBase(BaseEstimator):
         return tags
 
 
-def read_targets(table: Any, y: Any) -> Array:
-    """Numbers, `(n,)` or `(n, C)`, as float64."""
-    if y is None:
-        raise InputError("This estimator requires y to be passed, but the target y is None.")
-    try:
-        values: Array = check_array(y, ensure_2d=False, allow_nd=False, dtype=np.float64, input_name="y")
-    except ValueError:
-        text = first_text(y)
-        if text is None:
-            raise
-        raise InputError(
-            f"y must hold numbers for a regressor, got the text {text!r}. For classes use LocalKernelRidgeClassifier."
-        ) from None
-    check_consistent_length(table, values)
-    return values
+def as_tensor(points: Array, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.tensor(points, dtype=dtype)  # a copy: the caller's array may change, or be read-only

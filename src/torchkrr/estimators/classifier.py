@@ -1,4 +1,4 @@
-"""A classifier of scikit-learn's kind."""
+"""The classifier."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from ..errors import InputError
-from ..kernels import Kernel
 from ..tuning.scores import Loss, best_temperature
 from .base import KernelRidgeBase
-from .columns import Array
-from .predictor import Unit
-from .rows import Centers
-from .state import Plain
-from .threads import threads
-from .uncertainty import FEWEST, leave_out
-from .wanted import Metric
+from .encoding import Array, Centers
+from .predictor import FEWEST
 
 
 class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
@@ -53,52 +48,13 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
 
     _loss: Loss = "cross_entropy"
 
-    def __init__(
-        self,
-        n_neighbors: int | str = "auto",
-        *,
-        alpha: float | str = "auto",
-        kernel: Kernel | str = "auto",
-        metric: Metric = "auto",
-        categorical_features: Any = "from_dtype",
-        warm_start: bool = False,
-        random_state: Any = 0,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_neighbors = n_neighbors
-        self.alpha = alpha
-        self.kernel = kernel
-        self.metric = metric
-        self.categorical_features = categorical_features
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LocalKernelRidgeClassifier:
-        """Choose what is `"auto"`, and keep the rows.
-
-        Args:
-            X: table, `(n, D)`: an array, or a frame of pandas or polars; NaN is a missing value.
-            y: labels, `(n,)`.
-            sample_weight: `(n,)`; a row of weight two counts as two rows.
-        """
-        self._fit(X, y, sample_weight)
-        self.temperature_ = self._temperature()
-        return self
-
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> LocalKernelRidgeClassifier:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
         """Add rows; what was chosen stays. An estimator that is not fitted is.
 
         Args:
             classes: all labels there will be; needed in the first call if it does not have them all.
         """
-        first = not hasattr(self, "_predictor")
-        self._partial_fit(X, y, sample_weight, classes)
-        if first:
-            self.temperature_ = self._temperature()
-        return self
+        return self._fit(X, y, sample_weight, classes, grow=True)
 
     def predict(self, X: Any) -> Array:
         """The label of the largest probability, `(Q, D)` to `(Q,)`."""
@@ -109,24 +65,19 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
     def predict_proba(self, X: Any) -> Array:
         """Probabilities in the order of `classes_`, `(Q, D)` to `(Q, C)`."""
         query = self._query(X)
-        with threads(self.n_jobs):
-            memberships = self._predictor.predict(query).double()
-        found: Array = torch.softmax(memberships / self.temperature_, dim=1).numpy()
-        return found.astype(query.numpy().dtype)
+        with self._threads():
+            memberships = self.predictor_.predict(query)
+        return self._outputs(memberships).to(query.dtype).numpy()  # type: ignore[no-any-return]
 
-    def _temperature(self) -> float:
-        predictor = self._predictor
-        sample, count = predictor.sample(), len(predictor.different().points)
-        with threads(self.n_jobs), torch.no_grad():
-            centers, rows = leave_out(sample, predictor.solved(), predictor.members, count)
+    def _calibrate(self) -> None:
+        sample, (centers, rows) = self.predictor_.sample, self.predictor_.leave_out()
         means, targets, counts = [rows.mean], [sample.values], [sample.counts]
-        if count >= FEWEST:
+        if len(self.predictor_.centers.points) >= FEWEST:
             means.append(centers.mean.double())
             targets.append(sample.centers.values)
             counts.append(torch.ones(len(sample.which), dtype=torch.float64))
-        elif not len(sample.counts):
-            return 1.0
-        return float(best_temperature(torch.cat(means), torch.cat(targets), torch.cat(counts)))
+        known = len(torch.cat(counts)) > 0
+        self.temperature_ = float(best_temperature(*map(torch.cat, (means, targets, counts)))) if known else 1.0
 
     def _read_values(self, table: Any, y: Any, *, reset: bool, classes: Any) -> Array:
         if y is None:
@@ -145,16 +96,19 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
             )
         return np.eye(len(self.classes_))[np.searchsorted(self.classes_, labels)]  # type: ignore[no-any-return]
 
-    def _own_state(self) -> Plain:
+    def _own_state(self) -> dict[str, Any]:
         return {
             "classes": self.classes_.tolist(),
             "classes_dtype": "object" if self.classes_.dtype.kind == "O" else self.classes_.dtype.str,
             "temperature": self.temperature_,
         }
 
-    def _take_own_state(self, plain: Plain) -> None:
+    def _take_own_state(self, plain: dict[str, Any]) -> None:
         self.classes_ = np.array(plain["classes"], dtype=plain["classes_dtype"])
         self.temperature_ = float(plain["temperature"])
 
-    def _unit(self, centers: Centers) -> Unit:
-        return Unit(torch.zeros_like(centers.values[0]), torch.ones_like(centers.values[0]))
+    def _outputs(self, means: Tensor) -> Tensor:
+        return torch.softmax(means.double() / self.temperature_, dim=1)
+
+    def _unit(self, centers: Centers) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(centers.values[0]), torch.ones_like(centers.values[0])

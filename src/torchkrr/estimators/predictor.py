@@ -1,163 +1,376 @@
-"""What a fitted estimator predicts with: its rows, and the members solved on them when something is asked."""
+r"""The ensemble behind a fitted estimator: its rows, and members with a kernel, a ridge and a number of neighbors each.
+
+All members have a constant trend, so that the weights of each prediction sum to one. A member without a number of neighbors
+uses every center: then one factorization, kept here, serves all queries.
+
+Standard deviations and intervals come from leave-one-out residuals. As in `torchkrr.tuning.intervals`, but from a sample of
+the rows that is kept: the factor $s$ at a query follows the residuals of the sampled rows nearest to it, drawn towards those
+of all. An observation has the variance $s^2\epsilon^2 + \nu$ with the power function $\epsilon$. Its noise $\nu$ is
+$s^2\lambda$ where every row is different and they are more than a few. Where rows are repeated their values tell it
+directly, and the more of them there are, the less the ridge, chosen for the sake of the mean, counts. A few rows tell
+nothing about it: then it is drawn towards the variance of the values.
+
+A center that stands for several rows is left out with all of them. Leaving out one row of weight one only, the others, of
+weight $w - 1$ and mean $m'$, are given back to what the other centers predict, a mean $\mu$ with squared power function $q$:
+
+$$ \mu + g\,(m' - \mu), \qquad g = \frac{q}{q + \lambda/(w-1)}, \qquad \epsilon^2 = g\lambda/(w-1). $$
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from scipy.sparse import csr_array
+from scipy.stats import t as student
 from torch import Tensor
 
+from ..core.dense import DenseRegressor
+from ..core.local import solve_local
+from ..core.options import Kind, SolveOptions
 from ..errors import InputError
-from ..neighbors import nearest
-from ..tuning.leave_one_out import sample_rows
-from .columns import Array
-from .explaining import rows_behind
-from .members import Member, Solved, mixed, neighbors_of, solve
-from .rows import ROUNDING, Centers, Rows, Sample, different_points, sample_of
-from .uncertainty import SAMPLES, Residuals, residuals_at
+from ..kernels import Kernel
+from ..neighbors import ExactIndex, nearest
+from .encoding import Array, Centers, Rows, Sample, different_points, sample_of
 
+MOST_DENSE = 5000  # different rows in one factorization: its time grows with their cube
+DENSE_BUT_LOCAL = 400  # nearest rows in each prediction of a member for every row, where they are more than that
+SOLVED_IN_SINGLE = 1e-3  # least ridge that is solved in float32
 EXPLAINED_AT_ONCE = 256  # queries
 EXPLAINED_WEIGHTS = 4_000_000  # of all centers, at once
+NEARBY = 30
+PRIOR = 10.0  # weight of all residuals in the factor at a query, in rows
+PER_CENTER = 0.02  # what a center left out tells about the noise, in repeated rows: hardly anything but where to begin
+NOTHING_KNOWN = 0.3  # weight of the variance of the values in the noise, divided by the number of centers
+SMALLEST = 1e-30
+FEWEST = 3  # centers of which one is left out: two say nothing about each other
+
+
+class Member(NamedTuple):
+    kernel: Kernel
+    ridge: float
+    num_neighbors: int | None  # None: every center
+    share: float  # of the prediction
+    single: bool = False  # neighbors are searched in float32 whatever the data
+
+
+class Prediction(NamedTuple):
+    mean: Tensor  # (Q, C)
+    variance: Tensor  # (Q,) in units of s^2: of an observation, or of the mean of rows that a left-out center is
+
+
+def combine(members: Sequence[Member], predictions: Sequence[Prediction]) -> Prediction:
+    """The prediction of all members together; its variance is the mean of theirs."""
+    pairs = list(zip(members, predictions, strict=True))
+    mean = torch.stack([member.share * prediction.mean for member, prediction in pairs]).sum(0)
+    return Prediction(mean, torch.stack([member.share * prediction.variance for member, prediction in pairs]).sum(0))
+
+
+def neighbors_of(member: Member, count: int) -> int | None:
+    """How many of `count` centers take part in a prediction of a member; `None` for all of them, in one factorization."""
+    if member.num_neighbors is None and count <= MOST_DENSE:
+        return None
+    return min(DENSE_BUT_LOCAL if member.num_neighbors is None else member.num_neighbors, count)
+
+
+def dtypes_of(member: Member, points: Tensor) -> tuple[torch.dtype, torch.dtype]:
+    """What neighbors are searched in, and what is solved in."""
+    searched = torch.float32 if member.single else points.dtype
+    # Below this ridge float32 resolves hardly any cell: each would be solved twice.
+    return searched, torch.float64 if member.ridge < SOLVED_IN_SINGLE else searched
+
+
+class DenseMember:
+    """Every center takes part; in float64, whatever the dtype of the data."""
+
+    def __init__(self, member: Member, centers: Centers) -> None:
+        self.dtype, self.ridge, self.ridges = centers.points.dtype, member.ridge, member.ridge / centers.weights
+        options = SolveOptions(member.kernel, self.ridges, "constant")
+        self.regressor = DenseRegressor(centers.points, centers.values, options)
+
+    def mean(self, query: Tensor) -> Tensor:
+        return self.regressor.predict(query).to(self.dtype)
+
+    def predict(self, query: Tensor) -> Prediction:
+        mean, power_squared = self.regressor.predict_with_power(query)
+        return Prediction(mean.to(self.dtype), power_squared.clamp_min(0) + self.ridge)
+
+    def weights(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        weights = self.regressor.weights(query)
+        return torch.arange(weights.shape[1]).expand(len(query), -1), weights.to(self.dtype)
+
+    def leave_out(self, which: Tensor) -> Prediction:
+        means, diagonal = self.regressor.leave_one_out()
+        # 1 / P_ii is the variance of the center itself, with its own ridge in it.
+        return Prediction(means[which].to(self.dtype), torch.maximum(1 / diagonal, self.ridges)[which])
+
+
+class LocalMember:
+    """The nearest centers of each query, searched anew for each."""
+
+    def __init__(self, member: Member, centers: Centers, num_neighbors: int) -> None:
+        searched, self.dtype = dtypes_of(member, centers.points)
+        self.num_neighbors, self.ridge = num_neighbors, member.ridge
+        self.points, self.values = centers.points.to(self.dtype), centers.values.to(self.dtype)
+        equal = bool((centers.weights == 1).all())
+        self.options = SolveOptions(member.kernel, member.ridge if equal else member.ridge / centers.weights, "constant")
+        self.embedded = member.kernel.embed(self.points)
+        self.index = ExactIndex()
+        self.index.build(self.embedded.to(searched))
+
+    def mean(self, query: Tensor) -> Tensor:
+        return self.predict(query).mean
+
+    def predict(self, query: Tensor) -> Prediction:
+        mean, power_squared, _ = self.solve(query, "mean")
+        return Prediction(mean, power_squared + self.ridge)
+
+    def weights(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        weights, _, indices = self.solve(query, "weights")
+        return indices, weights
+
+    def leave_out(self, which: Tensor) -> Prediction:
+        mean, power_squared, _ = self.solve(self.points[which], "mean", exclude=which)
+        ridges = self.options.ridge
+        return Prediction(mean, power_squared + (ridges[which] if isinstance(ridges, Tensor) else ridges))
+
+    def solve(self, query: Tensor, kind: Kind, exclude: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """What `kind` asks for, the squared power function, and the neighbors."""
+        query = query.to(self.dtype)
+        embedded = self.options.kernel.embed(query) if exclude is None else self.embedded[exclude]
+        count = self.num_neighbors if exclude is None else min(self.num_neighbors, len(self.points) - 1)
+        assert self.index.points is not None
+        indices = self.index.search(embedded.to(self.index.points.dtype), count, exclude=exclude).indices
+        points = embedded, self.embedded
+        first, squared = solve_local(query, self.points, self.values, indices, self.options, kind, embedded=points)
+        return first, squared.clamp_min(0).double(), indices
 
 
 class Predictor:
-    """Rows, members, and the unit of the values; solved lazily, and anew after rows came or went.
+    """Rows, members, and the unit of the values; the members are solved when something is asked.
 
     Values are kept less `offset` and divided by `unit`, so that nothing depends on where they lie.
     """
 
     def __init__(self, rows: Rows, members: tuple[Member, ...], offset: Tensor, unit: Tensor, seed: int) -> None:
         self.rows, self.members, self.offset, self.unit, self.seed = rows, members, offset, unit, seed
-        self.centers: Centers | None = None
-        self._solved: list[Solved] | None = None
-        self._residuals: Residuals | None = None
 
-    def append(self, rows: Rows) -> None:
+    def append(self, rows: Rows) -> Predictor:
+        """A predictor with these rows too."""
         self.check_whole()
-        self._changed(self.rows.append(rows))
+        return self._with_rows(Rows(*(torch.cat(pair) for pair in zip(self.rows, rows, strict=True))))
 
-    def forget(self, which: Tensor) -> None:
+    def forget(self, which: Tensor) -> Predictor:
+        """A predictor without these rows."""
         keep = torch.ones(len(self.rows.points), dtype=torch.bool)
         keep[which] = False
-        left = self.rows.keep(keep)
-        if not bool((left.weights > 0).any()):
+        if not bool((self.rows.weights[keep] > 0).any()):
             raise InputError("Forgetting these rows would leave none. Keep at least one row of positive weight.")
-        self._changed(left)
+        return self._with_rows(Rows(*(tensor[keep] for tensor in self.rows)))
+
+    def _with_rows(self, rows: Rows) -> Predictor:
+        return Predictor(rows, self.members, self.offset, self.unit, self.seed)
 
     def check_whole(self) -> None:
         """That every row is here, for whatever needs them all; a predictor that holds a part of them raises."""
 
-    def _changed(self, rows: Rows) -> None:
-        self.rows = rows
-        self.centers = self._solved = self._residuals = None
-
-    def sampled(self) -> Tensor:
-        """Centers to leave out."""
-        return sample_rows(len(self.different().points), SAMPLES, self.seed, torch.device("cpu"))
-
-    def different(self) -> Centers:
+    @cached_property
+    def centers(self) -> Centers:
         """The different points among the rows."""
-        if self.centers is None:
-            self.centers = different_points(self.rows)
-        return self.centers
+        return different_points(self.rows)
 
-    def solved(self) -> list[Solved]:
-        if self._solved is None:
-            self._solved = [solve(member, self.different()) for member in self.members]
-        return self._solved
+    @cached_property
+    @torch.no_grad()
+    def fitted(self) -> list[DenseMember | LocalMember]:
+        """The members, solved on the centers."""
+        counts = [neighbors_of(member, len(self.centers.points)) for member in self.members]
+        return [
+            DenseMember(member, self.centers) if count is None else LocalMember(member, self.centers, count)
+            for member, count in zip(self.members, counts, strict=True)
+        ]
+
+    @cached_property
+    def sample(self) -> Sample:
+        """Centers to leave out, and rows of them."""
+        return sample_of(self.rows, self.centers, self.seed)
 
     def num_neighbors(self) -> int | None:
         """How many rows take part in a prediction of the first member; `None` for all."""
-        first, rows = self.members[0], int((self.rows.weights > 0).sum())
-        neighbors = neighbors_of(first, rows)
-        if first.num_neighbors is None and neighbors is not None:  # too many for all, unless there are copies among them
-            neighbors = neighbors_of(first, len(self.different().points))
-        return neighbors
+        if self.members[0].num_neighbors is None:
+            return neighbors_of(self.members[0], len(self.centers.points))
+        return neighbors_of(self.members[0], int((self.rows.weights > 0).sum()))
+
+    def in_units(self, means: Tensor) -> Tensor:
+        """Means in the units of the values given, float64."""
+        return means.double() * self.unit + self.offset
 
     @torch.no_grad()
     def predict(self, query: Tensor) -> Tensor:
-        """`(Q, D)` to `(Q, C)`, in the units of the values given."""
-        total: Tensor | None = None
-        for member, solved in zip(self.members, self.solved(), strict=True):
-            part = member.share * solved.predict(query)
-            total = part if total is None else total + part
-        assert total is not None
-        return (total.double() * self.unit + self.offset).to(query.dtype)
+        """`(Q, D)` to `(Q, C)`."""
+        means = [member.share * fitted.mean(query) for member, fitted in zip(self.members, self.fitted, strict=True)]
+        return self.in_units(torch.stack(means).sum(0)).to(query.dtype)
 
     @torch.no_grad()
-    def std(self, query: Tensor) -> tuple[Tensor, Tensor]:
+    def predict_with_std(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Predictions and their standard deviations `(Q, C)`, float64."""
-        found = mixed(self.members, [solved.find(query) for solved in self.solved()])
-        std = self.residuals().std(self.members[0].kernel.embed(query), found.variance)
-        return found.mean.double() * self.unit + self.offset, std * self.unit
+        mean, variance = combine(self.members, [fitted.predict(query) for fitted in self.fitted])
+        residuals = self.residuals
+        near = nearest(self.members[0].kernel.embed(query), residuals.points, residuals.nearby)
+        return self.in_units(mean), residuals.std(near, variance) * self.unit
 
+    @torch.no_grad()
+    def leave_out(self) -> tuple[Prediction, Prediction]:
+        """What is predicted for sampled centers without them, and for sampled rows without one of their copies."""
+        sample = self.sample
+        if len(self.centers.points) > 1:
+            alone = [fitted.leave_out(sample.which) for fitted in self.fitted]
+        else:  # nothing is known without it
+            alone = [Prediction(sample.centers.values, torch.full_like(sample.centers.weights, math.inf))] * len(
+                self.members
+            )
+        rows = [_without_one(member.ridge, part, sample) for member, part in zip(self.members, alone, strict=True)]
+        return combine(self.members, alone), combine(self.members, rows)
+
+    @cached_property
     @torch.no_grad()
     def residuals(self) -> Residuals:
         """Of leave-one-out, over some of the centers."""
-        if self._residuals is None:
-            self._residuals = residuals_at(self.sample(), self.solved(), self.members, len(self.different().points))
-        return self._residuals
-
-    def sample(self) -> Sample:
-        """Centers to leave out, and rows of them."""
-        return sample_of(self.rows, self.different(), self.sampled(), SAMPLES, self.seed)
+        sample, (alone, rows) = self.sample, self.leave_out()
+        centers, count = sample.centers, len(self.centers.points)
+        points = self.members[0].kernel.embed(centers.points)
+        ridge = sum(member.share * member.ridge for member in self.members)
+        if count < FEWEST:  # nothing to leave out: as uncertain as the spread of the values
+            sizes, spreads, nearby = torch.ones_like(centers.values), torch.ones_like(centers.weights), len(points)
+        else:
+            sizes, spreads = (alone.mean.double() - centers.values).abs(), alone.variance.clamp_min(1e-12).sqrt()
+            nearby = min(NEARBY, max(1, len(points) // 4))
+        known = Residuals(points, sizes, spreads, centers.scatter, centers.freedom, ridge, nearby, sizes[:0], sizes[:0])
+        scores, counts = [_row_scores(known, sample, rows)], [sample.counts]
+        if count >= FEWEST:
+            # Its own residual takes no part in the factor of a row.
+            own = nearest(points, points, nearby, exclude=torch.arange(len(points)))
+            scores.append(sizes / known.std(own, spreads.square(), centers.weights).clamp_min(SMALLEST))
+            counts.append(torch.ones(len(points), dtype=torch.float64))
+        ordered, order = torch.cat(scores).sort(0)
+        return known._replace(scores=ordered, counts=torch.cat(counts)[order].cumsum(0))
 
     @torch.no_grad()
     def explain(self, query: Tensor, most: int | None) -> tuple[Array, Array]:
-        """Rows and weights of each prediction, largest weight first, `(Q, R)` each."""
-        rows, weights = rows_behind(self._center_weights(query), self.rows, self.different(), most)
-        return rows, weights.astype(query.numpy().dtype)
+        """Rows and weights of each prediction, largest weight first, `(Q, R)` each; zeros where there are fewer."""
+        used, count = (self.centers.of_row >= 0).numpy(), len(self.centers.points)
+        of_row, rows = self.centers.of_row.numpy()[used], used.nonzero()[0]
+        # Each center stands for its rows, in the shares of their weights.
+        parts = self.rows.weights.numpy()[used] / self.centers.weights.numpy()[of_row]
+        rows_of_center = csr_array((parts, (of_row, rows)), shape=(count, len(used)))
+        at_once = max(1, min(EXPLAINED_AT_ONCE, EXPLAINED_WEIGHTS // count if len(self.members) > 1 else EXPLAINED_AT_ONCE))
+        largest: list[tuple[Array, Array]] = []
+        for block in self.member_weights(query, at_once):
+            total = sum(member.share * _sparse(*part, count) for member, part in zip(self.members, block, strict=True))
+            behind = total @ rows_of_center
+            behind.sort_indices()
+            for start, end in zip(behind.indptr, behind.indptr[1:], strict=False):
+                weights = behind.data[start:end]
+                order = np.argsort(-np.abs(weights), kind="stable")[: int((weights != 0).sum())][:most]
+                largest.append((behind.indices[start:end][order], weights[order]))
+        width = max([1, *(len(indices) for indices, _ in largest)])
+        shape = len(largest), width
+        all_rows, all_weights = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=query.numpy().dtype)
+        for at, (indices, weights) in enumerate(largest):
+            all_rows[at] = indices[0] if len(indices) else 0  # the first row again, with no weight
+            all_rows[at, : len(indices)], all_weights[at, : len(indices)] = indices, weights
+        return all_rows, all_weights
 
-    def _center_weights(self, query: Tensor) -> Iterator[tuple[Array, Array]]:
-        """Centers, each once, and their weights in each prediction, for some queries after others."""
-        count = len(self.different().points)
-        most = EXPLAINED_AT_ONCE if len(self.members) == 1 else EXPLAINED_WEIGHTS // count
-        for found in self._member_weights(query, max(1, min(EXPLAINED_AT_ONCE, most))):
-            if len(found) == 1:
-                (indices, weights), share = found[0], self.members[0].share
-                yield indices.numpy(), share * weights.double().numpy()
-                continue
-            total = torch.zeros(len(found[0][0]), count, dtype=torch.float64)
-            for member, (indices, weights) in zip(self.members, found, strict=True):
-                total.scatter_add_(1, indices, member.share * weights.double())
-            yield torch.arange(count).expand(len(total), -1).numpy(), total.numpy()
-
-    def _member_weights(self, query: Tensor, at_once: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    def member_weights(self, query: Tensor, at_once: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
         """Centers and weights of each member, for `at_once` queries after others."""
         for part in query.split(at_once):
-            yield [solved.weights(part) for solved in self.solved()]
-
-    def nearest_rows(self, query: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
-        """Distances in the metric of the first member, and rows, `(Q, count)`; without a query, to the nearest others."""
-        kernel = self.members[0].kernel
-        points = kernel.embed(self.rows.points)
-        own = query is None
-        wanted = points if query is None else kernel.embed(query)
-        indices = nearest(wanted, points, count, exclude_self=own)
-        distances = torch.linalg.vector_norm(points[indices] - wanted.unsqueeze(1), dim=-1)
-        return distances, indices
+            yield [fitted.weights(part) for fitted in self.fitted]
 
     def __getstate__(self) -> dict[str, Any]:
         self.check_whole()
-        return {**self.__dict__, "centers": None, "_solved": None, "_residuals": None}
+        return {name: getattr(self, name) for name in ("rows", "members", "offset", "unit", "seed")}
 
 
-class Unit(NamedTuple):
-    """Where the values of the centers lie, and how far apart."""
+def _sparse(indices: Tensor, weights: Tensor, columns: int) -> Any:
+    """Weights of centers `(q, M)`, each once, as a sparse matrix `(q, columns)`."""
+    ends = np.arange(0, indices.numel() + 1, indices.shape[1])
+    return csr_array((weights.double().flatten().numpy(), indices.flatten().numpy(), ends), shape=(len(indices), columns))
 
-    offset: Tensor  # (C,)
-    unit: Tensor  # (C,)
+
+def _without_one(ridge: float, alone: Prediction, sample: Sample) -> Prediction:
+    weights, values = sample.centers.weights[sample.of_row], sample.centers.values[sample.of_row]
+    one = sample.weights.clamp_max(1.0)
+    rest = weights - one
+    mean = (weights.unsqueeze(1) * values - one.unsqueeze(1) * sample.values) / rest.unsqueeze(1)
+    power = (alone.variance - ridge / sample.centers.weights).clamp_min(0)[sample.of_row]
+    gain = (1 / (1 + ridge / rest / power)).nan_to_num(0.0)
+    others = alone.mean.double()[sample.of_row]
+    return Prediction(others + gain.unsqueeze(1) * (mean - others), gain * ridge / rest + ridge)
 
 
-def unit_of(centers: Centers) -> Unit:
-    total = centers.weights.sum()
-    shares, values = (centers.weights / total).unsqueeze(1), centers.values
-    offset = (shares * values).sum(0)
-    spread = ((shares * (values - offset).square()).sum(0) + centers.scatter.sum(0) / total).sqrt()
-    # What is left of a constant after rounding is no spread.
-    real = spread > ROUNDING * values.abs().amax(0)
-    if not math.isfinite(float(spread.sum())):
-        raise InputError("y is too large to compute its variance. Divide it by a constant first.")
-    return Unit(offset, torch.where(real, spread, 1.0))
+class Residuals(NamedTuple):
+    points: Tensor  # (n, E) embedded, in the metric of the first member
+    sizes: Tensor  # (n, C) |r|
+    spreads: Tensor  # (n,) sqrt(v)
+    scatter: Tensor  # (n, C) as of centers
+    freedom: Tensor  # (n,)
+    ridge: float  # the mean of the members
+    nearby: int
+    scores: Tensor  # (m, C) normalized residuals, sorted
+    counts: Tensor  # (m, C) how many residuals there are up to each
+
+    def std(
+        self, near: Tensor, variance: Tensor, rows: Tensor | float = 1.0, known: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        """Deviations `(Q, C)` of means of so many `rows` `(Q,)`, from their variances `(Q,)` in units of $s^2$.
+
+        From the residuals `near` each `(Q, K)`, less the scatter and freedom `known`.
+        """
+        sizes = self.sizes[near].sum(1) + PRIOR * self.sizes.mean(0)
+        spreads = self.spreads[near].sum(1) + PRIOR * self.spreads.mean()
+        factor = (math.sqrt(math.pi / 2) * sizes / spreads.unsqueeze(1)).clamp_min(SMALLEST).square()  # s^2
+        power = (variance - self.ridge / rows).clamp_min(0)
+        noise = self._noise(near, self.ridge * factor, known)
+        return (factor * power.unsqueeze(1) + noise / torch.as_tensor(rows).reshape(-1, 1)).sqrt()
+
+    def _noise(self, near: Tensor, tied: Tensor, known: tuple[Tensor, Tensor] | None) -> Tensor:
+        """A mean of `tied` `(Q, C)`, of what repeated rows tell, and of the variance of the values, which is one.
+
+        On a logarithmic scale, since each of them may be off by far, weighted by how much each is known.
+        """
+        total, count = float(self.freedom.sum()), len(self.points)
+        prior = min(PRIOR, total)
+        freedom = self.freedom[near].sum(1, keepdim=True) + prior
+        scatter = self.scatter[near].sum(1) + prior / max(total, 1.0) * self.scatter.sum(0)
+        if known is not None:
+            scatter, freedom = scatter - known[0], freedom - known[1]
+        within = scatter.clamp_min(0) / freedom.clamp_min(SMALLEST)
+        logs = freedom * within.clamp_min(SMALLEST**2).log() + PER_CENTER * count * tied.clamp_min(SMALLEST**2).log()
+        return torch.exp(logs / (freedom + PER_CENTER * count + NOTHING_KNOWN / count))
+
+    def quantile(self, coverage: float) -> Tensor:
+        """How many standard deviations an interval reaches, `(C,)`.
+
+        With too few residuals for the coverage it is that of Student's distribution, and no less than the largest of them.
+        """
+        known = float(self.counts[-1, 0]) if len(self.counts) else 0.0
+        rank = math.ceil((known + 1) * coverage - 1e-9)
+        if rank <= known:
+            at = (self.counts < rank - 1e-9).sum(0, keepdim=True)
+            return self.scores.gather(0, at.clamp_max(len(self.scores) - 1)).squeeze(0)
+        reach = torch.full_like(self.sizes[0], float(student.ppf((1 + coverage) / 2, max(1.0, known))))
+        return torch.maximum(reach, self.scores[-1]) if len(self.scores) else reach
+
+
+def _row_scores(known: Residuals, sample: Sample, rows: Prediction) -> Tensor:
+    """Of sampled rows, each left out of what the others of its center tell about the noise."""
+    near = nearest(known.points, known.points, known.nearby)[sample.of_row]
+    inside = (near == sample.of_row.unsqueeze(1)).any(1, keepdim=True).double()
+    weights, one = sample.centers.weights[sample.of_row], sample.weights.clamp_max(1.0)
+    apart = sample.values - sample.centers.values[sample.of_row]
+    scatter = (one * weights / (weights - one)).unsqueeze(1) * apart.square()
+    std = known.std(near, rows.variance, 1.0, (inside * scatter, inside * one.unsqueeze(1)))
+    return (rows.mean - sample.values).abs() / std.clamp_min(SMALLEST)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import FileError, InputError
-from ..estimators.state import kernel_from, kernel_plan
-from ..estimators.storage import HEAD, Stored, read_model, write_model
+from ..estimators.storage import HEAD, Stored, kernel_from, kernel_plan, read_model, write_model
 from ..nn import LocalKernelRidge
 
 KIND = HEAD

@@ -4,25 +4,24 @@ import numpy as np
 import torch
 
 from torchkrr.estimators import LocalKernelRidgeRegressor
-from torchkrr.estimators.choose_local import _Choice, _select, _without_idle_columns
-from torchkrr.estimators.wanted import Wanted
+from torchkrr.estimators.selection import LocalChoice, Request, select_mapped, without_idle_columns
 from torchkrr.kernels import Matern32
 
-WANTED = Wanted(20, 1e-3, None, "auto", False, "mse", 0, False)
+REQUEST = Request(20, 1e-3, None, "auto", False, "mse", 0, False)
 
 
 def choice(points, values, scales):
     kernel = Matern32(torch.tensor(scales, dtype=torch.float64))
-    return _Choice(_select(points, values, kernel, (1.0,), (1e-3,), WANTED), None, points)
+    return LocalChoice(select_mapped(points, values, kernel, (1.0,), (1e-3,), REQUEST), None, points)
 
 
 def test_columns_far_below_their_lengthscale_are_dropped_if_the_loss_allows():
     points = torch.rand(400, 4, generator=torch.Generator().manual_seed(0))
     values = torch.sin(5 * points[:, :1]) + points[:, 1:2]
     best = choice(points, values, [0.5, 1.0, 40.0, 50.0])
-    found = _without_idle_columns(values, best, WANTED)
+    found = without_idle_columns(values, best, REQUEST)
     assert found.mapped.shape == (400, 2)
-    assert found.score <= 1.01 * best.score
+    assert found.selection.score <= 1.01 * best.selection.score
     assert torch.equal(found.kernel().embed(points), best.kernel().embed(points)[:, :2])
 
 
@@ -31,7 +30,7 @@ def test_columns_that_matter_stay_however_small_they_are():
     points[:, 2:] *= 0.02  # in a metric that does not know
     values = torch.sin(200 * points[:, 2:3]) + 0.1 * points[:, :1]
     best = choice(points, values, [1.0, 1.0, 1.0, 1.0])
-    assert _without_idle_columns(values, best, WANTED) is best
+    assert without_idle_columns(values, best, REQUEST) is best
 
 
 def test_a_model_without_some_columns_loads_and_predicts_the_same(tmp_path):

@@ -1,13 +1,29 @@
 """Tables of numbers and categories become points."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 
-from torchkrr.errors import InputError
+from torchkrr.errors import InputError, ShapeError
 from torchkrr.estimators import LocalKernelRidgeClassifier, LocalKernelRidgeRegressor
-from torchkrr.estimators.table import FEW_LEVELS, TableEncoder, categorical_columns, fit_encoder
+from torchkrr.estimators.encoding import (
+    FEW_LEVELS,
+    KNOTS,
+    STEPS,
+    Concatenate,
+    RankTransform,
+    SelectColumns,
+    Staircase,
+    TableEncoder,
+    categorical_columns,
+    fit_encoder,
+)
+from torchkrr.transforms import Standardize
 
 COLORS = ["red", "green", "blue"]
 
@@ -82,11 +98,9 @@ def test_rows_of_weight_zero_are_not_learned_from():
 
 
 def test_encoders_survive_json():
-    import json
-
     table, y = frame()
     encoder, _ = encode(table, [False, True, False], y[:, None])
-    again = TableEncoder.from_state(json.loads(json.dumps(encoder.state())))
+    again = TableEncoder.from_state(json.loads(json.dumps(dataclasses.asdict(encoder))))
     assert again == encoder
     np.testing.assert_array_equal(again.encode(table), encoder.encode(table))
 
@@ -204,3 +218,56 @@ def test_names_need_a_frame_and_text_needs_a_category():
         LocalKernelRidgeRegressor(categorical_features=["size"]).fit(*frame())
     with pytest.raises(InputError, match="infinity in column 0"):
         LocalKernelRidgeRegressor().fit(*[frame()[0].replace({"size": {frame()[0]["size"][0]: np.inf}}), frame()[1]])
+
+
+def test_squared_distances_on_a_staircase_are_sums_of_absolute_differences():
+    x = torch.rand(STEPS, 3, dtype=torch.float64)
+    e = Staircase().fit(x)(x)
+    torch.testing.assert_close(torch.cdist(e, e).square(), torch.cdist(x, x, p=1), atol=1e-12, rtol=1e-9)
+
+
+def test_a_staircase_has_few_steps_and_is_flat_outside():
+    x = torch.rand(5000, 2, dtype=torch.float64)
+    staircase = Staircase().fit(x)
+    assert staircase(x).shape == (5000, 2 * STEPS)
+    assert staircase.groups().bincount().tolist() == [STEPS, STEPS]
+    outside = staircase(torch.tensor([[2.0, -3.0]], dtype=torch.float64))
+    corner = staircase(torch.stack((x[:, 0].max(), x[:, 1].min()))[None])
+    torch.testing.assert_close(outside, corner)
+
+
+def test_constant_features_have_no_steps():
+    x = torch.stack((torch.ones(9), torch.arange(9.0)), 1)
+    assert Staircase().fit(x)(x).shape == (9, 8)
+    assert (Staircase().fit(torch.ones(4, 2))(torch.ones(4, 2)) == 1).all()
+
+
+def test_ranks_do_not_change_with_a_monotone_map():
+    x = torch.rand(KNOTS, 2, dtype=torch.float64)
+    ranks = RankTransform().fit(x)(x)
+    torch.testing.assert_close(RankTransform().fit(x.exp())(x.exp()), ranks)
+    torch.testing.assert_close(ranks.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-9, rtol=0)
+    torch.testing.assert_close(ranks.std(0, correction=0), torch.ones(2, dtype=torch.float64))
+
+
+def test_columns_are_those_that_were_kept():
+    columns = SelectColumns.where(torch.tensor([True, False, True]))
+    x = torch.rand(2, 5, 3)
+    assert torch.equal(columns(x), x[..., [0, 2]])
+    again = SelectColumns()
+    again.load_state_dict(columns.state_dict())
+    assert torch.equal(again(x), x[..., [0, 2]])
+    with pytest.raises(ShapeError, match="features"):
+        columns(torch.rand(5, 4))
+
+
+@pytest.mark.parametrize("transform", [Staircase(), Concatenate(Standardize(), RankTransform())])
+def test_fitted_state_loads_and_the_number_of_features_is_checked(transform):
+    x = torch.rand(50, 3)
+    expected = transform.fit(x)(x)
+    other = type(transform)() if isinstance(transform, Staircase) else Concatenate(Standardize(), RankTransform())
+    other.load_state_dict(transform.state_dict())
+    torch.testing.assert_close(other(x), expected)
+    assert expected.dtype == torch.float32
+    with pytest.raises(ShapeError, match="features"):
+        transform(torch.rand(5, 4))

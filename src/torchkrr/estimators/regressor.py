@@ -1,21 +1,20 @@
-"""Regressors of scikit-learn's kind."""
+"""Regressors."""
 
 from __future__ import annotations
 
 import numbers
 from typing import Any, NamedTuple
 
+import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_array, check_consistent_length
+from torch import Tensor
 
 from ..errors import InputError
 from ..kernels import Kernel
-from .base import KernelRidgeBase, read_targets
-from .columns import Array
-from .predictor import Unit, unit_of
-from .rows import Centers
-from .state import Plain
-from .threads import threads
-from .wanted import Metric
+from .base import KernelRidgeBase
+from .encoding import Array, first_text
+from .selection import Metric
 
 
 class Interval(NamedTuple):
@@ -26,22 +25,12 @@ class Interval(NamedTuple):
 
 
 class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Choose what is `"auto"` and keep the rows.
-
-        Args:
-            X: table, `(n, D)`: an array, or a frame of pandas or polars; NaN is a missing value.
-            y: targets, `(n,)` or `(n, C)`.
-            sample_weight: `(n,)`; a row of weight two counts as two rows, its alpha is halved.
-        """
-        return self._fit(X, y, sample_weight)
-
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Add rows; the next prediction is that of a fit on all rows with the same kernel, alpha and number of neighbors.
 
         What was chosen, and how the columns are encoded, stays; an estimator that is not fitted is.
         """
-        return self._partial_fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, grow=True)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predictions, and with `return_std` the standard deviation of a new observation, of weight one, at each row.
@@ -50,12 +39,10 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
             - X: `(Q, D)`; prediction and deviation: `(Q,)`, or `(Q, C)` if `y` had two dimensions
         """
         query = self._query(X)
-        with threads(self.n_jobs):
-            if not return_std:
-                return self._shaped(self._predictor.predict(query).numpy())
-            mean, std = self._predictor.std(query)
-        kind = query.numpy().dtype
-        return self._shaped(mean.numpy().astype(kind)), self._shaped(std.numpy().astype(kind))
+        with self._threads():
+            if return_std:
+                return self._shaped(query, *self.predictor_.predict_with_std(query))
+            return self._shaped(query, self.predictor_.predict(query))[0]
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Interval:
         """Limits between which a new observation, of weight one, falls with probability `coverage`.
@@ -66,42 +53,51 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
         Shape:
             - X: `(Q, D)`; lower, upper: `(Q,)`, or `(Q, C)` if `y` had two dimensions
         """
-        return Interval(*self._predict_all(X, coverage)[2:])
+        return Interval(*self.predict_with_interval(X, coverage)[2:])
 
-    def _predict_all(self, X: Any, coverage: float) -> tuple[Array, Array, Array, Array]:
-        """Prediction, standard deviation and limits, from one solve."""
+    def predict_with_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array, Array, Array]:
+        """Prediction, standard deviation, lower and upper limit, as `predict` and `predict_interval`, from one solve."""
         if not isinstance(coverage, numbers.Real) or not 0 < coverage < 1:
             raise InputError(f"coverage must be a number between 0 and 1, such as 0.9, got {coverage!r}.")
         query = self._query(X)
-        with threads(self.n_jobs):
-            mean, std = self._predictor.std(query)
-            half = self._predictor.residuals().quantile(float(coverage)) * std
-        kind = query.numpy().dtype
-        first, second, lower, upper = (one.numpy().astype(kind) for one in (mean, std, mean - half, mean + half))
-        return self._shaped(first), self._shaped(second), self._shaped(lower), self._shaped(upper)
+        with self._threads():
+            mean, std = self.predictor_.predict_with_std(query)
+            half = self.predictor_.residuals.quantile(float(coverage)) * std
+        mean_, std_, lower, upper = self._shaped(query, mean, std, mean - half, mean + half)
+        return mean_, std_, lower, upper
 
-    def _shaped(self, found: Array) -> Array:
-        return found[:, 0] if self._one_dimensional else found
+    def _shaped(self, query: Tensor, *columns: Tensor) -> tuple[Array, ...]:
+        """`(Q, C)` each, in the dtype of the query, `(Q,)` if `y` had one dimension."""
+        arrays = (one.to(query.dtype).numpy() for one in columns)
+        return tuple(array[:, 0] if self._one_dimensional else array for array in arrays)
 
     def _read_values(self, table: Any, y: Any, *, reset: bool, classes: Any) -> Array:
-        values = read_targets(table, y)
+        if y is None:
+            raise InputError("This estimator requires y to be passed, but the target y is None.")
+        try:
+            values: Array = check_array(y, ensure_2d=False, allow_nd=False, dtype=np.float64, input_name="y")
+        except ValueError:
+            text = first_text(y)
+            if text is None:
+                raise
+            raise InputError(
+                f"y must hold numbers for a regressor, got the text {text!r}. For classes use LocalKernelRidgeClassifier."
+            ) from None
+        check_consistent_length(table, values)
         if reset:
             self._one_dimensional = values.ndim == 1
         values = values.reshape(len(values), -1)
-        if not reset and values.shape[1] != len(self._predictor.offset):
+        if not reset and values.shape[1] != len(self.predictor_.offset):
             raise InputError(
-                f"y has {values.shape[1]} outputs, but the estimator was fitted with {len(self._predictor.offset)}."
+                f"y has {values.shape[1]} outputs, but the estimator was fitted with {len(self.predictor_.offset)}."
             )
         return values
 
-    def _own_state(self) -> Plain:
+    def _own_state(self) -> dict[str, Any]:
         return {"one_dimensional": self._one_dimensional}
 
-    def _take_own_state(self, plain: Plain) -> None:
+    def _take_own_state(self, plain: dict[str, Any]) -> None:
         self._one_dimensional = bool(plain["one_dimensional"])
-
-    def _unit(self, centers: Centers) -> Unit:
-        return unit_of(centers)
 
 
 class LocalKernelRidgeRegressor(_Regressor):
@@ -119,7 +115,7 @@ class LocalKernelRidgeRegressor(_Regressor):
         metric: `None` scales all features alike, `"ard"` learns a lengthscale per feature, `"linear"` a linear map; `"auto"`
             learns one lengthscale per feature where there are enough rows and leave-one-out finds it no worse.
         categorical_features: `"from_dtype"` takes columns of strings and categories of a frame; or a mask, indices or names;
-            or `None`. See `torchkrr.estimators.table` for how they, and missing values, are encoded.
+            or `None`. See `torchkrr.estimators.encoding` for how they, and missing values, are encoded.
         warm_start: let `fit` keep what an earlier `fit` chose, and replace the rows alone.
         random_state: of the rows that choices are made on. Up to 2000 different rows an int gives the same result each time;
             beyond, a part of the fit is limited in time and can differ.
@@ -144,29 +140,6 @@ class LocalKernelRidgeRegressor(_Regressor):
         >>> rows.shape
         (20, 3)
     """
-
-    def __init__(
-        self,
-        n_neighbors: int | str = "auto",
-        *,
-        alpha: float | str = "auto",
-        kernel: Kernel | str = "auto",
-        metric: Metric = "auto",
-        categorical_features: Any = "from_dtype",
-        warm_start: bool = False,
-        random_state: Any = 0,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_neighbors = n_neighbors
-        self.alpha = alpha
-        self.kernel = kernel
-        self.metric = metric
-        self.categorical_features = categorical_features
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
 
 
 class KernelRidgeRegressor(_Regressor):
@@ -205,14 +178,13 @@ class KernelRidgeRegressor(_Regressor):
         n_jobs: int | None = None,
         verbose: int = 0,
     ) -> None:
-        self.alpha = alpha
-        self.kernel = kernel
-        self.metric = metric
-        self.categorical_features = categorical_features
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-
-
-__all__ = ["Interval", "KernelRidgeRegressor", "LocalKernelRidgeRegressor"]
+        super().__init__(
+            alpha=alpha,
+            kernel=kernel,
+            metric=metric,
+            categorical_features=categorical_features,
+            warm_start=warm_start,
+            random_state=random_state,
+            n_jobs=n_jobs,
+            verbose=verbose,
+        )

@@ -1,4 +1,4 @@
-"""Tables with hardly anything in them: few rows, few different rows, nothing to learn."""
+"""What a fitted estimator predicts with, also for few rows, few different rows, and nothing to learn."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,8 @@ from sklearn.base import clone
 from torchkrr import functional, kernels
 from torchkrr.errors import RidgeRaisedWarning
 from torchkrr.estimators import KernelRidgeRegressor, LocalKernelRidgeClassifier, LocalKernelRidgeRegressor
+from torchkrr.estimators.encoding import Centers
+from torchkrr.estimators.predictor import DenseMember, Member
 
 RNG = np.random.default_rng(0)
 THREE = np.array([[0.0, 1.0], [1.0, -1.0], [2.0, 0.5]])
@@ -138,3 +140,21 @@ def test_a_given_alpha_that_float64_cannot_resolve_is_raised_with_a_warning():
     choices = {"kernel": kernels.Gaussian(1.0), "ridge": raised, "trend": "constant"}
     expected = functional.kernel_ridge(points + 0.01, points, values, **choices)
     np.testing.assert_allclose(found, expected[:, 0].numpy(), atol=1e-3)
+
+
+def test_fitted_members_agree_with_the_dense_functions():
+    generator = torch.Generator().manual_seed(0)
+    points, values = (torch.randn(30, k, generator=generator, dtype=torch.float64) for k in (6, 2))
+    weights, rows = 0.5 + torch.rand(30, generator=generator, dtype=torch.float64), torch.arange(30)
+    centers = Centers(points, values, weights, rows, 0 * values, 0 * weights)
+    fitted = DenseMember(Member(kernels.Matern52(2.0), 0.05, None, 1.0), centers)
+    query = torch.randn(7, 6, dtype=torch.float64)
+    choices = {"kernel": kernels.Matern52(2.0), "ridge": 0.05 / weights, "trend": "constant"}
+    found = fitted.predict(query)
+    torch.testing.assert_close(found.mean, functional.kernel_ridge(query, points, values, **choices))
+    torch.testing.assert_close(found.mean, fitted.mean(query))
+    power = functional.power_function(query, points, **choices)
+    torch.testing.assert_close(found.variance, power.square() + 0.05)
+    torch.testing.assert_close(fitted.weights(query)[1], functional.cardinal_weights(query, points, **choices))
+    left_out = functional.leave_one_out(points, values, **choices)
+    torch.testing.assert_close(fitted.leave_out(rows).mean, left_out)

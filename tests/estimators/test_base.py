@@ -1,14 +1,15 @@
-"""Rows that come, go, repeat and weigh."""
+"""What all estimators do: rows that come, go, repeat and weigh, and all that scikit-learn asks."""
 
 import warnings
 
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
 from tests.estimators.problems import smooth_table
 
 from torchkrr.errors import InputError, KernelRidgeWarning
-from torchkrr.estimators import KernelRidgeRegressor, LocalKernelRidgeClassifier, LocalKernelRidgeRegressor, members
+from torchkrr.estimators import KernelRidgeRegressor, LocalKernelRidgeClassifier, LocalKernelRidgeRegressor, predictor
 from torchkrr.kernels import Matern32
 
 X, Y = smooth_table(160)
@@ -124,8 +125,8 @@ def test_classifier_takes_and_forgets_rows():
 
 
 def test_too_many_rows_for_one_factorization_are_said_and_counted(monkeypatch):
-    monkeypatch.setattr(members, "MOST_DENSE", 50)
-    monkeypatch.setattr(members, "DENSE_BUT_LOCAL", 20)
+    monkeypatch.setattr(predictor, "MOST_DENSE", 50)
+    monkeypatch.setattr(predictor, "DENSE_BUT_LOCAL", 20)
     model = KernelRidgeRegressor(0.1, kernel=Matern32(0.7))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -143,3 +144,27 @@ def test_too_many_rows_for_one_factorization_are_said_and_counted(monkeypatch):
         model = clone(model).fit(X[:50], Y[:50]).partial_fit(X[50:51], Y[50:51])
     assert model.n_neighbors_ == 20
     assert model.forget(0).n_neighbors_ == 50
+
+
+# scikit-learn asks for its array API checks to be skipped unless a variable of the environment is set.
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks([LocalKernelRidgeRegressor(), LocalKernelRidgeClassifier(), KernelRidgeRegressor()])
+def test_estimator_passes_the_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_leave_one_out_predicts_each_row_from_the_others(classes):
+    given = {"alpha": 0.1, "kernel": Matern32(0.7)}
+    model = (LocalKernelRidgeClassifier if classes else LocalKernelRidgeRegressor)(30, **given)
+    y = np.where(Y > 0, "up", "down") if classes else Y
+    predictions, targets = model.fit(X[:30], y[:30]).leave_one_out()
+    order = np.lexsort(X[:30].T[::-1])  # as the different rows are
+    for at, row in enumerate(order[:5]):
+        rest = clone(model).set_params(n_neighbors=29).fit(np.delete(X[:30], row, 0), np.delete(y[:30], row))
+        if classes:
+            rest.temperature_ = model.temperature_
+        expected = rest.predict_proba(X[row : row + 1])[0] if classes else rest.predict(X[row : row + 1])
+        np.testing.assert_allclose(predictions[at], expected, atol=1e-8)
+        np.testing.assert_allclose(targets[at], model.classes_ == y[row] if classes else y[row])
+    assert clone(model).fit(X[:2], y[:2]).leave_one_out() is None

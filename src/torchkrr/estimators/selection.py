@@ -1,0 +1,357 @@
+"""Choose kernels, lengthscales, ridge and number of neighbors by leave-one-out.
+
+For up to 2000 different rows, kernels on all rows are learned one by one, then mixed in the shares that predict left-out
+rows best. Beyond, the lengthscales of a few kernels are learned on patches of near rows, in the closed form of
+leave-one-out; the best of them, judged by leave-one-out from neighbors, is refined by gradient descent on that very loss,
+and what predicts best is taken. Columns that do not count are left out, since they cost as much as others in every search.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from sklearn.utils import check_random_state
+from torch import Tensor
+from tqdm import tqdm
+
+from ..errors import InputError
+from ..kernels import Exponential, Gaussian, Kernel, Matern32, Matern52
+from ..transforms import Compose, Standardize, Transform
+from ..tuning import Selection, learn_metric, select
+from ..tuning.scores import Loss
+from ..tuning.select import scaled
+from .encoding import Centers, Concatenate, RankTransform, SelectColumns, Staircase
+from .lengthscales import Fit, Problem, first_log, learn_lengthscales, try_around
+from .predictor import Member
+
+Metric = Literal["ard", "linear", "auto"] | None
+PROFILES: dict[str, type[Kernel]] = {
+    "exponential": Exponential,
+    "matern32": Matern32,
+    "matern52": Matern52,
+    "gaussian": Gaussian,
+    "laplacian": Gaussian,  # on a staircase
+}
+# Factors of a lengthscale to try: around a first guess, and around one that was learned.
+FIRST_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+FACTORS = (0.7, 1.0, 1.4)
+LEAST_ROWS = 50  # to learn a metric from
+MOST_ROWS = 2000  # to choose from where all take part: more say no more about a few numbers
+FEWEST_LOCAL = 4
+
+DENSE_KERNELS = ("matern32", "laplacian", "gaussian")
+DENSE_SCREEN_ROWS = 300
+DENSE_RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+DENSE_RIDGE_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)
+DENSE_STEPS = 100
+DEFAULT_RIDGE = 1e-2
+ROWS_PER_FEATURE = 3
+LEAST_SHARE = 0.05
+
+LOCAL_KERNELS = ("matern32", "exponential", "plain matern52")
+LOCAL_SCREEN_ROWS = 400
+LOCAL_RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+LOCAL_RIDGE_FACTORS = (0.1, 0.3, 1.0, 3.0)
+LOCAL_SAMPLES = 1000
+NEIGHBORS = (10, 20, 50, 100, 200)  # more cost more than a prediction may
+RANDOM_STEPS, NEAR_STEPS = 40, 200
+REFINE_STEPS, REFINE_SECONDS = 200, 15.0
+REFINE_RIDGE = 1e-4  # to start from: a smaller one hardly has a gradient
+NEARLY = 0.01  # of the loss: what fewer neighbors or columns may cost
+NEGLIGIBLE = (0.01, 0.001, 0.0001)  # shares of the mean squared distance that are tried to do without, largest first
+SEARCHED_IN_SINGLE = 1e-6  # least ridge whose neighbors are searched in float32
+
+
+class Request(NamedTuple):
+    """What the caller fixed; `None` is to be chosen, except for the metric, where it is none."""
+
+    num_neighbors: int | None
+    ridge: float | None
+    kernel: Kernel | str | None
+    metric: Metric
+    dense: bool  # every row takes part
+    loss: Loss
+    seed: int
+    progress: bool
+
+    def ridges(self, otherwise: Sequence[float], around: float = 1.0) -> tuple[float, ...]:
+        """Those to try: the one that was given, or `otherwise`, as factors of the one they lie `around`."""
+        return tuple(factor * around for factor in otherwise) if self.ridge is None else (self.ridge,)
+
+
+def read_request(estimator: Any, *, dense: bool, loss: Loss) -> Request:
+    """The parameters of an estimator, checked, in the library's own terms."""
+    neighbors, kernel, alpha, metric = estimator.n_neighbors, estimator.kernel, estimator.alpha, estimator.metric
+    if neighbors != "auto" and (not isinstance(neighbors, numbers.Integral) or isinstance(neighbors, bool) or neighbors < 1):
+        raise InputError(f"n_neighbors must be 'auto' or an int of at least 1, got {neighbors!r}.")
+    if isinstance(alpha, bool) or not (isinstance(alpha, numbers.Real) or (isinstance(alpha, str) and alpha == "auto")):
+        raise InputError(f"alpha must be 'auto' or a non-negative number, got {alpha!r}.")
+    if alpha != "auto" and not 0 <= float(alpha) < math.inf:
+        raise InputError(f"alpha must be finite and not negative, got {alpha!r}. A typical value is 1e-2.")
+    if not isinstance(kernel, Kernel) and not (isinstance(kernel, str) and kernel in ("auto", *PROFILES)):
+        names = ", ".join(map(repr, PROFILES))
+        raise InputError(f"kernel must be 'auto', one of {names}, or a torchkrr kernel, got {kernel!r}.")
+    metrics = ("auto", "ard") if dense else ("auto", "ard", "linear")
+    if metric is not None and metric not in metrics:
+        raise InputError(f"metric must be None or one of {', '.join(map(repr, metrics))}, got {metric!r}.")
+    return Request(
+        num_neighbors=None if neighbors == "auto" else int(neighbors),
+        ridge=None if alpha == "auto" else float(alpha),
+        kernel=None if isinstance(kernel, str) and kernel == "auto" else kernel,
+        # A kernel of the caller's own is used as it is, unless a metric is asked for.
+        metric=None if metric == "auto" and isinstance(kernel, Kernel) else metric,
+        dense=dense,
+        loss=loss,
+        seed=int(check_random_state(estimator.random_state).randint(np.iinfo(np.int32).max)),
+        progress=bool(estimator.verbose),
+    )
+
+
+def choose(centers: Centers, request: Request) -> tuple[Member, ...]:
+    """Every center takes part in each prediction where they are few, the nearest ones where they are many."""
+    count = len(centers.points)
+    everyone = request.num_neighbors is None or request.num_neighbors >= count
+    few = count <= MOST_ROWS and everyone and request.metric != "linear"
+    if request.dense or few or count < FEWEST_LOCAL:
+        return choose_dense(centers, request)
+    return choose_local(centers, request)
+
+
+class KernelFamily(NamedTuple):
+    """A kernel without its lengthscales: a map of the features, groups of its columns, and a profile."""
+
+    profile: type[Kernel]
+    transform: Transform
+    groups: Tensor  # (E,)
+
+    def kernel(self, lengthscales: Tensor) -> Kernel:
+        """With one lengthscale for each group, or one for all."""
+        each = lengthscales if lengthscales.ndim == 0 else lengthscales[self.groups]
+        return self.profile(each, input_transform=self.transform)
+
+
+def family_of(name: str, points: Tensor) -> KernelFamily:
+    """The kernel of this name on its own map, fitted on the points.
+
+    All but the Laplacian see each feature as it is and by its rank, so that the metric decides which counts; with "plain"
+    before the name, as it is alone.
+    """
+    if name == "laplacian":
+        staircase = Staircase()
+        transform: Transform = Compose(Standardize(), staircase).fit(points)
+        return KernelFamily(Gaussian, transform, staircase.groups())
+    plain = name.startswith("plain ")
+    transform = Standardize() if plain else Concatenate(Standardize(), RankTransform())
+    groups = torch.arange(points.shape[1] * (1 if plain else 2))
+    return KernelFamily(PROFILES[name.removeprefix("plain ")], transform.fit(points), groups)
+
+
+def choose_dense(centers: Centers, request: Request) -> tuple[Member, ...]:
+    """Members on all centers; values of the centers are at zero mean and unit variance."""
+    if len(centers.points) < 3:
+        kernel = request.kernel
+        if not isinstance(kernel, Kernel):
+            family = family_of(kernel or "matern32", centers.points)
+            kernel = family.kernel(torch.tensor(math.exp(first_log(family.transform(centers.points.double())))))
+        ridge = DEFAULT_RIDGE if request.ridge is None else request.ridge
+        return (Member(kernel, ridge, request.num_neighbors, 1.0),)
+    generator = torch.Generator().manual_seed(request.seed)
+    if len(centers.points) > MOST_ROWS:
+        centers = centers.some(torch.randperm(len(centers.points), generator=generator)[:MOST_ROWS].sort().values)
+    count, features = centers.points.shape
+    learn = request.metric == "ard" or (request.metric == "auto" and count >= max(LEAST_ROWS, ROWS_PER_FEATURE * features))
+    kernels: tuple[str | Kernel, ...] = DENSE_KERNELS if request.kernel is None else (request.kernel,)
+    steps = len(kernels) * (DENSE_STEPS * learn + 1)
+    with tqdm(total=steps, desc="learning kernels", disable=not request.progress) as bar, torch.no_grad():
+        candidates = [_dense_candidate(kernel, centers, request, learn, generator, bar) for kernel in kernels]
+    shares = _shares([fit for _, fit in candidates], centers)
+    order = sorted((at for at in range(len(candidates)) if shares[at] > 0), key=lambda at: -shares[at])
+    return tuple(
+        Member(candidates[at][0], candidates[at][1].ridge, request.num_neighbors, float(shares[at])) for at in order
+    )
+
+
+def _dense_candidate(
+    given: str | Kernel, centers: Centers, request: Request, learn: bool, generator: torch.Generator, bar: tqdm[Any]
+) -> tuple[Kernel, Fit]:
+    """One kernel, with the lengthscales and the ridge that suit it."""
+    points = centers.points.double()
+    with_lengthscales: Callable[[Tensor], Kernel]
+    if isinstance(given, Kernel):
+        embedded, profile, start = given.embed(points), given, torch.zeros(1, dtype=torch.float64)
+        groups, with_lengthscales = torch.arange(embedded.shape[1]), lambda logs: scaled(given, logs)
+    else:
+        family = family_of(given, points)
+        embedded, profile, groups = family.transform(points), family.profile(), family.groups
+        start, with_lengthscales = first_log(embedded), lambda logs: family.kernel(logs.exp())
+    many = Problem(embedded, groups, centers.values, centers.weights, profile)
+    one = many._replace(groups=torch.zeros_like(groups))
+    if isinstance(given, Kernel) and not learn:
+        fit = try_around(one, start, (1.0,), request.ridges(DENSE_RIDGES))
+    else:
+        few = one
+        if len(points) > DENSE_SCREEN_ROWS:
+            few = one.rows(torch.randperm(len(points), generator=generator)[:DENSE_SCREEN_ROWS])
+        fit = try_around(few, start, FIRST_FACTORS, request.ridges(DENSE_RIDGES))
+        logs, ridge = fit.logs, fit.ridge
+        if learn:
+            logs = logs.expand(int(groups.max()) + 1)
+            logs, ridge = learn_lengthscales(many, logs, ridge, steps=DENSE_STEPS, generator=generator, bar=bar)
+        fit = try_around(many if learn else one, logs, FACTORS, request.ridges(DENSE_RIDGE_FACTORS, ridge))
+    bar.update()
+    return with_lengthscales(fit.logs[0] if len(fit.logs) == 1 else fit.logs), fit
+
+
+def _shares(fits: list[Fit], centers: Centers) -> np.ndarray[Any, Any]:
+    """Shares, none negative, with which the candidates together predict the values best when every row is left out."""
+    root = centers.weights.sqrt().unsqueeze(1)
+    columns = torch.stack([(root * fit.left_out).flatten() for fit in fits], dim=1)
+    shares: np.ndarray[Any, Any] = nnls(columns.numpy(), (root * centers.values).flatten().numpy())[0]
+    if not np.isfinite(shares).all() or shares.sum() <= 0:
+        shares = np.eye(len(fits))[int(np.argmin([fit.loss for fit in fits]))]
+    shares = shares / shares.sum()
+    shares[shares < LEAST_SHARE] = 0.0
+    return shares / shares.sum()
+
+
+class LocalChoice(NamedTuple):
+    """A selection on features that are mapped already: the map costs too much to repeat in every trial."""
+
+    selection: Selection
+    transform: Transform | None
+    mapped: Tensor  # (N, E)
+
+    def kernel(self) -> Kernel:
+        """With the map in it."""
+        kernel = self.selection.kernel
+        if self.transform is not None:
+            own = kernel.input_transform
+            kernel.input_transform = self.transform if own is None else Compose(self.transform, own)
+        return kernel
+
+
+def choose_local(centers: Centers, request: Request) -> tuple[Member, ...]:
+    """One member with a number of neighbors."""
+    learn = request.metric in ("ard", "linear") or (request.metric == "auto" and len(centers.points) >= LEAST_ROWS)
+    values = centers.values.float()
+    if values.shape[1] == 1:  # a single class is told from no other
+        request = request._replace(loss="mse")
+    if request.loss == "cross_entropy":
+        values = values.clamp(0, 1)
+        values = values / values.sum(1, keepdim=True)
+    if isinstance(request.kernel, Kernel):
+        points, factors = centers.points.float(), FACTORS if learn else (1.0,)
+        selection = select_mapped(points, values, request.kernel, factors, request.ridges(LOCAL_RIDGES), request)
+        best = LocalChoice(selection, None, points)
+    else:
+        names = LOCAL_KERNELS if request.kernel is None else (request.kernel,)
+        steps = len(names) * ((RANDOM_STEPS + NEAR_STEPS) * learn + 1)
+        with tqdm(total=steps, desc="learning kernels", disable=not request.progress) as bar:
+            choices = [_local_candidate(name, centers, values, request, learn, bar) for name in names]
+        best = min(choices, key=lambda choice: choice.selection.score)
+    if learn and request.kernel != "laplacian":  # a staircase has too many columns for a lengthscale each
+        finer = _refined(values, best, request)
+        best = finer if finer.selection.score <= best.selection.score or request.metric == "linear" else best
+    best = without_idle_columns(values, best, request)
+    ridge, count = best.selection.ridge, request.num_neighbors
+    if count is None:  # the least number that is nearly as good as the best: time grows with its square at least
+        trial = best.selection.table[0]
+        count = min(count for count, loss in trial.curve if loss <= trial.loss + NEARLY * abs(trial.loss))
+    return (Member(best.kernel(), ridge, count, 1.0, request.ridge is None and ridge >= SEARCHED_IN_SINGLE),)
+
+
+@torch.no_grad()
+def _local_candidate(
+    name: str, centers: Centers, values: Tensor, request: Request, learn: bool, bar: tqdm[Any]
+) -> LocalChoice:
+    """One kernel with its lengthscales, ridge and number of neighbors."""
+    family = family_of(name, centers.points.double())
+    embedded = family.transform(centers.points.double())
+    mapped = embedded.float()
+    generator = torch.Generator().manual_seed(request.seed)
+    targets = centers.values - centers.values.mean(0)
+    many = Problem(embedded, family.groups, targets, centers.weights, family.profile())
+    few = many._replace(groups=torch.zeros_like(family.groups))
+    few = few.rows(torch.randperm(len(embedded), generator=generator)[:LOCAL_SCREEN_ROWS])
+    fit = try_around(few, first_log(embedded), FIRST_FACTORS, request.ridges(LOCAL_RIDGES))
+    kernel, ridges = family.profile(fit.logs[0].exp()), request.ridges(LOCAL_RIDGE_FACTORS, fit.ridge)
+    best = select_mapped(mapped, values, kernel, FACTORS, ridges, request)
+    if learn and request.metric != "linear":
+        logs, ridge = fit.logs.expand(int(family.groups.max()) + 1), fit.ridge
+        for steps, near in ((RANDOM_STEPS, False), (NEAR_STEPS, True)):
+            logs, ridge = learn_lengthscales(many, logs, ridge, steps=steps, generator=generator, bar=bar, near=near)
+        kernel, ridges = family.profile(logs.exp()[family.groups]), request.ridges(LOCAL_RIDGE_FACTORS, ridge)
+        learned = select_mapped(mapped, values, kernel, FACTORS, ridges, request)
+        best = learned if learned.score <= best.score or request.metric == "ard" else best
+        bar.set_postfix_str(f"{request.loss} {learned.score:.4g}")
+    bar.update()
+    return LocalChoice(best, family.transform, mapped)
+
+
+def _refined(values: Tensor, best: LocalChoice, request: Request) -> LocalChoice:
+    learned = learn_metric(
+        best.mapped,
+        values,
+        kernel=best.selection.kernel,
+        metric="linear" if request.metric == "linear" else "ard",
+        ridge=max(best.selection.ridge, REFINE_RIDGE) if request.ridge is None else request.ridge,
+        learn_ridge=request.ridge is None,
+        learning_rate=0.03,
+        steps=REFINE_STEPS,
+        max_seconds=REFINE_SECONDS,
+        loss=request.loss,
+        seed=request.seed,
+        progress=request.progress,
+    )
+    ridges = request.ridges(LOCAL_RIDGE_FACTORS, learned.ridge)
+    return best._replace(selection=select_mapped(best.mapped, values, learned.kernel, FACTORS, ridges, request))
+
+
+@torch.no_grad()
+def without_idle_columns(values: Tensor, best: LocalChoice, request: Request) -> LocalChoice:
+    """Without the most columns that together make next to nothing of a distance, if the loss is hardly larger then."""
+    kernel = best.selection.kernel
+    lengthscales = kernel.lengthscale
+    if isinstance(request.kernel, Kernel) or kernel.input_transform is not None or len(lengthscales) == 1:
+        return best
+    distances = best.mapped.var(0, correction=0) / lengthscales.to(best.mapped).square()
+    ordered, order = (distances / distances.sum()).sort()
+    together = ordered.cumsum(0)
+    for limit in NEGLIGIBLE:
+        kept = torch.ones(len(order), dtype=torch.bool)
+        kept[order[together < limit]] = False
+        if bool(kept.all()):
+            break
+        fewer, profile = best.mapped[:, kept], type(kernel)(lengthscales[kept])
+        selection = select_mapped(fewer, values, profile, (1.0,), (best.selection.ridge,), request)
+        if selection.score <= best.selection.score + NEARLY * abs(best.selection.score):
+            columns: Transform = SelectColumns.where(kept)
+            return LocalChoice(selection, Compose(best.transform or Compose(), columns), fewer)
+    return best
+
+
+def select_mapped(
+    points: Tensor, values: Tensor, kernel: Kernel, factors: tuple[float, ...], ridges: tuple[float, ...], request: Request
+) -> Selection:
+    rows = len(points)
+    if request.num_neighbors is None:  # those that other rows can fill, and all other rows if they are fewer than the most
+        counts = sorted({*(count for count in NEIGHBORS if count < rows), min(max(NEIGHBORS), max(1, rows - 1))})
+    else:
+        counts = [min(request.num_neighbors, rows - 1)]
+    return select(
+        points,
+        values,
+        kernels=kernel,
+        lengthscales=factors,
+        ridges=ridges,
+        num_neighbors=counts,
+        num_samples=LOCAL_SAMPLES,
+        loss=request.loss,
+        seed=request.seed,
+    )
