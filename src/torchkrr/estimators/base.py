@@ -87,21 +87,20 @@ class KernelRidgeBase(BaseEstimator):
         with self._threads():
             table = read_table(self, X, reset=not keep)
             values = as_tensor(self._read_values(table, y, reset=not keep, classes=classes))
-            weights = read_weights(sample_weight, len(values))
-            if keep:
-                encoded = self.encoder_.encode(table)
+            weights = as_tensor(read_weights(sample_weight, len(values)))
+            if request is None or keep:
+                points = as_tensor(self.encoder_.encode(table), self._dtype)
                 members, offset, unit = self.predictor_.members, self.predictor_.offset, self.predictor_.unit
             else:
+                given = table, values.numpy(), weights.numpy(), self.categorical_features
                 names = getattr(self, "feature_names_in_", None)
-                given = table, values.numpy(), weights, self.categorical_features
                 self.encoder_, encoded = fit_encoder(*given, names=names, seed=request.seed)
                 self._dtype = torch.float32 if getattr(table, "dtype", None) == np.float32 else torch.float64
-            rows = Rows(as_tensor(encoded, self._dtype), values, as_tensor(weights))
-            if not keep:
-                centers = different_points(rows)
+                points = as_tensor(encoded, self._dtype)
+                centers = different_points(Rows(points, values, weights))
                 offset, unit = self._unit(centers)
                 members = choose(centers._replace(values=(centers.values - offset) / unit), request)
-            rows = rows._replace(values=(values - offset) / unit)
+            rows = Rows(points, (values - offset) / unit, weights)
             if request is None:
                 self.predictor_ = self.predictor_.append(rows)
             else:

@@ -67,7 +67,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         query = self._query(X)
         with self._threads():
             memberships = self.predictor_.predict(query)
-        return self._outputs(memberships).to(query.dtype).numpy()  # type: ignore[no-any-return]
+        return self._outputs(memberships).to(query.dtype).numpy()
 
     def _calibrate(self) -> None:
         sample, (centers, rows) = self.predictor_.sample, self.predictor_.leave_out()

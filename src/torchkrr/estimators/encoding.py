@@ -24,11 +24,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils.validation import _check_sample_weight, _num_samples, validate_data
-from torch import Tensor, nn
+from sklearn.utils.validation import _check_sample_weight, validate_data
+from torch import Tensor
 
 from ..errors import InputError, ShapeError
-from ..transforms import Transform
+from ..transforms import Compose, Transform
 from ..tuning.leave_one_out import sample_rows
 
 Array = np.ndarray[Any, Any]
@@ -47,10 +47,6 @@ def is_frame(table: Any) -> bool:
     return hasattr(table, "columns") and hasattr(table, "__getitem__") and not isinstance(table, np.ndarray)
 
 
-def num_columns(table: Any) -> int:
-    return len(table.columns) if is_frame(table) else int(table.shape[1])
-
-
 def column(table: Any, at: int) -> Any:
     return table.iloc[:, at] if hasattr(table, "iloc") else table[:, at]
 
@@ -65,11 +61,9 @@ def numbers(series: Any, name: str) -> Array:
     """A column as float64, NaN where a value is missing."""
     try:
         if hasattr(series, "iloc"):
-            values = series.to_numpy(dtype=np.float64, na_value=math.nan)
-        elif hasattr(series, "to_list"):  # polars, whose to_numpy keeps integers as integers, and nulls as objects
-            values = np.array([math.nan if value is None else float(value) for value in series.to_list()], dtype=np.float64)
-        else:
-            values = np.asarray(series, dtype=np.float64)
+            values: Array = series.to_numpy(dtype=np.float64, na_value=math.nan)
+        else:  # to_numpy of polars keeps integers as integers, and nulls as objects
+            values = np.asarray(series.to_list() if hasattr(series, "to_list") else series, dtype=np.float64)
     except (TypeError, ValueError):
         others = [value for value in _listed(series) if value is not None and not isinstance(value, (int, float, np.number))]
         raise InputError(
@@ -114,7 +108,14 @@ def _listed(series: Any) -> list[Any]:
 
 def read_table(estimator: Any, X: Any, *, reset: bool) -> Any:
     """X as a float array, or as it is where some columns are categories; names and number of columns are checked."""
-    if not _has_categories(estimator, X, reset=reset):
+    requested = estimator.categorical_features
+    if not reset:
+        has_categories = any(learned.kind != "number" for learned in estimator.encoder_.columns)
+    elif isinstance(requested, str):
+        has_categories = is_frame(X) and any(holds_text(column(X, at)) for at in range(X.shape[1]))
+    else:
+        has_categories = requested is not None and np.size(requested) > 0
+    if not has_categories:
         try:
             return validate_data(estimator, X, dtype=(np.float64, np.float32), ensure_all_finite="allow-nan", reset=reset)
         except ValueError:
@@ -125,9 +126,9 @@ def read_table(estimator: Any, X: Any, *, reset: bool) -> Any:
         if X.ndim != 2:
             raise InputError(f"X must have shape (n_samples, n_features), got {X.shape}. Reshape your data.")
     validate_data(estimator, X, skip_check_array=True, reset=reset)
-    if _num_samples(X) == 0 or num_columns(X) == 0:
+    if 0 in X.shape:
         raise InputError(
-            f"X is empty: {_num_samples(X)} sample(s) and {num_columns(X)} feature(s), while a minimum of 1 is required."
+            f"X is empty: {X.shape[0]} sample(s) and {X.shape[1]} feature(s), while a minimum of 1 is required."
         )
     return X
 
@@ -137,7 +138,7 @@ def _refuse_text(X: Any, *, reset: bool) -> None:
     table: Any = X if is_frame(X) else np.asarray(X, dtype=object)
     if not is_frame(X) and table.ndim != 2:
         return
-    texts = {at: text for at in range(num_columns(table)) if (text := first_text(column(table, at))) is not None}
+    texts = {at: text for at in range(table.shape[1]) if (text := first_text(column(table, at))) is not None}
     if not texts:
         return
     at, text = next(iter(texts.items()))
@@ -152,15 +153,6 @@ def _refuse_text(X: Any, *, reset: bool) -> None:
         f"Column {names[0]!r} of X holds the text {text!r}, but is taken as numbers. "
         f"To use text as categories, {frame}, or name the columns: categorical_features={names!r}."
     )
-
-
-def _has_categories(estimator: Any, X: Any, *, reset: bool) -> bool:
-    if not reset:
-        return any(learned.kind != "number" for learned in estimator.encoder_.columns)
-    requested = estimator.categorical_features
-    if isinstance(requested, str):
-        return is_frame(X) and any(holds_text(column(X, at)) for at in range(num_columns(X)))
-    return requested is not None and np.asarray(requested).size > 0
 
 
 def read_weights(sample_weight: Any, count: int) -> Array:
@@ -253,7 +245,9 @@ def fit_encoder(
             given = levels(series)
             learned = _learn_levels(given, values, weights)
         else:
-            learned = _learn_numbers(numbers(series, str(at))[used])
+            present = numbers(series, str(at))[used]
+            known = present[~np.isnan(present)]
+            learned = Column("number", float(np.median(known)) if len(known) else 0.0, len(known) < len(present))
         if learned.kind == "many":
             blocks.append(_out_of_fold(learned, given, values, weights, fold))
         else:
@@ -266,7 +260,7 @@ def fit_encoder(
 
 def categorical_columns(table: Any, requested: Any, names: Array | None) -> list[bool]:
     """Which columns are categories: by dtype (`"from_dtype"`), none (`None`), or as a mask, indices or names say."""
-    count = num_columns(table)
+    count = table.shape[1]
     if isinstance(requested, str):
         if requested != "from_dtype":
             raise InputError(
@@ -275,28 +269,22 @@ def categorical_columns(table: Any, requested: Any, names: Array | None) -> list
             )
         return [is_frame(table) and holds_text(column(table, at)) for at in range(count)]
     given = np.asarray([] if requested is None else requested)
-    if given.size == 0:
-        return [False] * count
-    if given.dtype.kind == "b":
+    chosen = given.tolist()
+    if given.dtype.kind == "b" and given.size:
         if given.shape != (count,):
             raise InputError(f"categorical_features as a mask must have one entry for each of the {count} columns of X.")
-        return [bool(one) for one in given]
-    if given.dtype.kind in "iu":
+        return chosen  # type: ignore[no-any-return]
+    if given.dtype.kind in "iu" and given.size:
         if given.min() < 0 or given.max() >= count:
-            raise InputError(f"categorical_features must be indices between 0 and {count - 1}, got {given.tolist()}.")
-        return [at in given for at in range(count)]
-    if names is None:
-        raise InputError("categorical_features gives names, but X has none. Pass a frame, or give indices.")
-    missing = [name for name in given.tolist() if name not in set(names)]
-    if missing:
-        raise InputError(f"categorical_features names {missing}, which X does not have. Its columns: {list(names)}.")
-    places = {list(names).index(name) for name in given.tolist()}
-    return [at in places for at in range(count)]
-
-
-def _learn_numbers(values: Array) -> Column:
-    known = values[~np.isnan(values)]
-    return Column("number", float(np.median(known)) if len(known) else 0.0, len(known) < len(values))
+            raise InputError(f"categorical_features must be indices between 0 and {count - 1}, got {chosen}.")
+    elif given.size:
+        if names is None:
+            raise InputError("categorical_features gives names, but X has none. Pass a frame, or give indices.")
+        missing = [name for name in chosen if name not in names]
+        if missing:
+            raise InputError(f"categorical_features names {missing}, which X does not have. Its columns: {list(names)}.")
+        chosen = [list(names).index(name) for name in chosen]
+    return [at in chosen for at in range(count)]
 
 
 def _learn_levels(given: Array, values: Array, weights: Array) -> Column:
@@ -467,19 +455,15 @@ class RankTransform(Transform):
         return _interpolate(columns, knots, shares).mT.reshape(x.shape)
 
 
-class Concatenate(Transform):
+class Concatenate(Compose):
     """Several transforms of the same points, their columns side by side."""
-
-    def __init__(self, *transforms: Transform) -> None:
-        super().__init__()
-        self.transforms = nn.ModuleList(transforms)
 
     def fit(self, x: Tensor) -> Concatenate:
         for transform in self.transforms:
             transform.fit(x)  # type: ignore[operator]
         return self
 
-    def forward(self, x: Tensor) -> Tensor:
+    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
         return torch.cat([transform(x) for transform in self.transforms], dim=-1)
 
 

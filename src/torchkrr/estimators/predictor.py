@@ -229,9 +229,8 @@ class Predictor:
         if len(self.centers.points) > 1:
             alone = [fitted.leave_out(sample.which) for fitted in self.fitted]
         else:  # nothing is known without it
-            alone = [Prediction(sample.centers.values, torch.full_like(sample.centers.weights, math.inf))] * len(
-                self.members
-            )
+            unknown = Prediction(sample.centers.values, torch.full_like(sample.centers.weights, math.inf))
+            alone = [unknown] * len(self.members)
         rows = [_without_one(member.ridge, part, sample) for member, part in zip(self.members, alone, strict=True)]
         return combine(self.members, alone), combine(self.members, rows)
 

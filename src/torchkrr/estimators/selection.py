@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -123,21 +123,8 @@ def choose(centers: Centers, request: Request) -> tuple[Member, ...]:
     return choose_local(centers, request)
 
 
-class KernelFamily(NamedTuple):
-    """A kernel without its lengthscales: a map of the features, groups of its columns, and a profile."""
-
-    profile: type[Kernel]
-    transform: Transform
-    groups: Tensor  # (E,)
-
-    def kernel(self, lengthscales: Tensor) -> Kernel:
-        """With one lengthscale for each group, or one for all."""
-        each = lengthscales if lengthscales.ndim == 0 else lengthscales[self.groups]
-        return self.profile(each, input_transform=self.transform)
-
-
-def family_of(name: str, points: Tensor) -> KernelFamily:
-    """The kernel of this name on its own map, fitted on the points.
+def kernel_parts(name: str, points: Tensor) -> tuple[type[Kernel], Transform, Tensor]:
+    """Profile, map fitted on the points, and groups of its columns `(E,)`, of the kernel of this name.
 
     All but the Laplacian see each feature as it is and by its rank, so that the metric decides which counts; with "plain"
     before the name, as it is alone.
@@ -145,11 +132,10 @@ def family_of(name: str, points: Tensor) -> KernelFamily:
     if name == "laplacian":
         staircase = Staircase()
         transform: Transform = Compose(Standardize(), staircase).fit(points)
-        return KernelFamily(Gaussian, transform, staircase.groups())
+        return Gaussian, transform, staircase.groups()
     plain = name.startswith("plain ")
     transform = Standardize() if plain else Concatenate(Standardize(), RankTransform())
-    groups = torch.arange(points.shape[1] * (1 if plain else 2))
-    return KernelFamily(PROFILES[name.removeprefix("plain ")], transform.fit(points), groups)
+    return PROFILES[name.removeprefix("plain ")], transform.fit(points), torch.arange(points.shape[1] * (2 - plain))
 
 
 def choose_dense(centers: Centers, request: Request) -> tuple[Member, ...]:
@@ -157,8 +143,9 @@ def choose_dense(centers: Centers, request: Request) -> tuple[Member, ...]:
     if len(centers.points) < 3:
         kernel = request.kernel
         if not isinstance(kernel, Kernel):
-            family = family_of(kernel or "matern32", centers.points)
-            kernel = family.kernel(torch.tensor(math.exp(first_log(family.transform(centers.points.double())))))
+            profile, transform, _ = kernel_parts(kernel or "matern32", centers.points)
+            lengthscale = torch.tensor(math.exp(first_log(transform(centers.points.double()))))
+            kernel = profile(lengthscale, input_transform=transform)
         ridge = DEFAULT_RIDGE if request.ridge is None else request.ridge
         return (Member(kernel, ridge, request.num_neighbors, 1.0),)
     generator = torch.Generator().manual_seed(request.seed)
@@ -182,15 +169,14 @@ def _dense_candidate(
 ) -> tuple[Kernel, Fit]:
     """One kernel, with the lengthscales and the ridge that suit it."""
     points = centers.points.double()
-    with_lengthscales: Callable[[Tensor], Kernel]
     if isinstance(given, Kernel):
-        embedded, profile, start = given.embed(points), given, torch.zeros(1, dtype=torch.float64)
-        groups, with_lengthscales = torch.arange(embedded.shape[1]), lambda logs: scaled(given, logs)
+        kernel, embedded = given, given.embed(points)
+        start, groups = torch.zeros(1, dtype=torch.float64), torch.arange(embedded.shape[1])
     else:
-        family = family_of(given, points)
-        embedded, profile, groups = family.transform(points), family.profile(), family.groups
-        start, with_lengthscales = first_log(embedded), lambda logs: family.kernel(logs.exp())
-    many = Problem(embedded, groups, centers.values, centers.weights, profile)
+        profile, transform, groups = kernel_parts(given, points)
+        kernel, embedded = profile(input_transform=transform), transform(points)
+        start = first_log(embedded)
+    many = Problem(embedded, groups, centers.values, centers.weights, kernel)
     one = many._replace(groups=torch.zeros_like(groups))
     if isinstance(given, Kernel) and not learn:
         fit = try_around(one, start, (1.0,), request.ridges(DENSE_RIDGES))
@@ -205,7 +191,10 @@ def _dense_candidate(
             logs, ridge = learn_lengthscales(many, logs, ridge, steps=DENSE_STEPS, generator=generator, bar=bar)
         fit = try_around(many if learn else one, logs, FACTORS, request.ridges(DENSE_RIDGE_FACTORS, ridge))
     bar.update()
-    return with_lengthscales(fit.logs[0] if len(fit.logs) == 1 else fit.logs), fit
+    logs = fit.logs[0] if len(fit.logs) == 1 else fit.logs
+    if isinstance(given, Kernel):
+        return scaled(given, logs), fit
+    return profile(logs.exp() if logs.ndim == 0 else logs.exp()[groups], input_transform=transform), fit
 
 
 def _shares(fits: list[Fit], centers: Centers) -> np.ndarray[Any, Any]:
@@ -217,7 +206,8 @@ def _shares(fits: list[Fit], centers: Centers) -> np.ndarray[Any, Any]:
         shares = np.eye(len(fits))[int(np.argmin([fit.loss for fit in fits]))]
     shares = shares / shares.sum()
     shares[shares < LEAST_SHARE] = 0.0
-    return shares / shares.sum()
+    shares /= shares.sum()
+    return shares
 
 
 class LocalChoice(NamedTuple):
@@ -256,8 +246,24 @@ def choose_local(centers: Centers, request: Request) -> tuple[Member, ...]:
             choices = [_local_candidate(name, centers, values, request, learn, bar) for name in names]
         best = min(choices, key=lambda choice: choice.selection.score)
     if learn and request.kernel != "laplacian":  # a staircase has too many columns for a lengthscale each
-        finer = _refined(values, best, request)
-        best = finer if finer.selection.score <= best.selection.score or request.metric == "linear" else best
+        learned = learn_metric(
+            best.mapped,
+            values,
+            kernel=best.selection.kernel,
+            metric="linear" if request.metric == "linear" else "ard",
+            ridge=max(best.selection.ridge, REFINE_RIDGE) if request.ridge is None else request.ridge,
+            learn_ridge=request.ridge is None,
+            learning_rate=0.03,
+            steps=REFINE_STEPS,
+            max_seconds=REFINE_SECONDS,
+            loss=request.loss,
+            seed=request.seed,
+            progress=request.progress,
+        )
+        ridges = request.ridges(LOCAL_RIDGE_FACTORS, learned.ridge)
+        finer = select_mapped(best.mapped, values, learned.kernel, FACTORS, ridges, request)
+        if finer.score <= best.selection.score or request.metric == "linear":
+            best = best._replace(selection=finer)
     best = without_idle_columns(values, best, request)
     ridge, count = best.selection.ridge, request.num_neighbors
     if count is None:  # the least number that is nearly as good as the best: time grows with its square at least
@@ -271,46 +277,27 @@ def _local_candidate(
     name: str, centers: Centers, values: Tensor, request: Request, learn: bool, bar: tqdm[Any]
 ) -> LocalChoice:
     """One kernel with its lengthscales, ridge and number of neighbors."""
-    family = family_of(name, centers.points.double())
-    embedded = family.transform(centers.points.double())
+    profile, transform, groups = kernel_parts(name, centers.points.double())
+    embedded = transform(centers.points.double())
     mapped = embedded.float()
     generator = torch.Generator().manual_seed(request.seed)
     targets = centers.values - centers.values.mean(0)
-    many = Problem(embedded, family.groups, targets, centers.weights, family.profile())
-    few = many._replace(groups=torch.zeros_like(family.groups))
+    many = Problem(embedded, groups, targets, centers.weights, profile())
+    few = many._replace(groups=torch.zeros_like(groups))
     few = few.rows(torch.randperm(len(embedded), generator=generator)[:LOCAL_SCREEN_ROWS])
     fit = try_around(few, first_log(embedded), FIRST_FACTORS, request.ridges(LOCAL_RIDGES))
-    kernel, ridges = family.profile(fit.logs[0].exp()), request.ridges(LOCAL_RIDGE_FACTORS, fit.ridge)
+    kernel, ridges = profile(fit.logs[0].exp()), request.ridges(LOCAL_RIDGE_FACTORS, fit.ridge)
     best = select_mapped(mapped, values, kernel, FACTORS, ridges, request)
     if learn and request.metric != "linear":
-        logs, ridge = fit.logs.expand(int(family.groups.max()) + 1), fit.ridge
+        logs, ridge = fit.logs.expand(int(groups.max()) + 1), fit.ridge
         for steps, near in ((RANDOM_STEPS, False), (NEAR_STEPS, True)):
             logs, ridge = learn_lengthscales(many, logs, ridge, steps=steps, generator=generator, bar=bar, near=near)
-        kernel, ridges = family.profile(logs.exp()[family.groups]), request.ridges(LOCAL_RIDGE_FACTORS, ridge)
+        kernel, ridges = profile(logs.exp()[groups]), request.ridges(LOCAL_RIDGE_FACTORS, ridge)
         learned = select_mapped(mapped, values, kernel, FACTORS, ridges, request)
         best = learned if learned.score <= best.score or request.metric == "ard" else best
         bar.set_postfix_str(f"{request.loss} {learned.score:.4g}")
     bar.update()
-    return LocalChoice(best, family.transform, mapped)
-
-
-def _refined(values: Tensor, best: LocalChoice, request: Request) -> LocalChoice:
-    learned = learn_metric(
-        best.mapped,
-        values,
-        kernel=best.selection.kernel,
-        metric="linear" if request.metric == "linear" else "ard",
-        ridge=max(best.selection.ridge, REFINE_RIDGE) if request.ridge is None else request.ridge,
-        learn_ridge=request.ridge is None,
-        learning_rate=0.03,
-        steps=REFINE_STEPS,
-        max_seconds=REFINE_SECONDS,
-        loss=request.loss,
-        seed=request.seed,
-        progress=request.progress,
-    )
-    ridges = request.ridges(LOCAL_RIDGE_FACTORS, learned.ridge)
-    return best._replace(selection=select_mapped(best.mapped, values, learned.kernel, FACTORS, ridges, request))
+    return LocalChoice(best, transform, mapped)
 
 
 @torch.no_grad()

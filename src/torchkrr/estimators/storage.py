@@ -215,7 +215,7 @@ def _transform_plan(transform: Transform | None) -> Plain | None:
     if transform is None:
         return None
     plan: Plain = {"class": _file_name("transform", transform, TRANSFORMS)}
-    if type(transform) in (Compose, Concatenate):
+    if type(transform) in (Compose, Concatenate):  # a class of its own, such as StandardMean, knows its parts
         plan["parts"] = [_transform_plan(part) for part in transform.transforms]  # type: ignore[union-attr]
     return plan
 
