@@ -15,7 +15,16 @@ from torch import Tensor
 from ..core.options import Kind, SolveOptions
 from ..errors import InputError
 from ..estimators.encoding import Centers, Rows, different_points, sample_of
-from ..estimators.predictor import DenseMember, LocalMember, Member, Prediction, Predictor, dtypes_of, neighbors_of
+from ..estimators.predictor import (
+    EXPLAINED_AT_ONCE,
+    DenseMember,
+    LocalMember,
+    Member,
+    Prediction,
+    Predictor,
+    dtypes_of,
+    neighbors_of,
+)
 from ..neighbors import ExactIndex
 from .process_group import Communicator, Shards, even_shards, fetch_rows
 from .search import ShardedIndex, solve_over_ranks
@@ -73,10 +82,10 @@ class ShardedPredictor(Predictor):
         self.centers = centers._replace(points=centers.points.new_empty(count, 0), values=centers.values.new_empty(count, 0))
         self.sample = sample_of(whole.rows, centers, whole.seed)
 
-    def member_weights(self, query: Tensor, at_once: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    def member_weights(self, query: Tensor) -> Iterator[list[tuple[Tensor, Tensor]]]:
         # All queries of a member in one call: ranks with more queries must not call more often.
         weights = [fitted.weights(query) for fitted in self.fitted]
-        for part in torch.arange(len(query)).split(at_once):
+        for part in torch.arange(len(query)).split(EXPLAINED_AT_ONCE):
             yield [(indices[part], own[part]) for indices, own in weights]
 
     def check_whole(self) -> None:

@@ -86,17 +86,18 @@ class KernelRidgeBase(BaseEstimator):
         request = None if known and grow else read_request(self, dense=self._dense, loss=self._loss)
         with self._threads():
             table = read_table(self, X, reset=not keep)
-            values = as_tensor(self._read_values(table, y, reset=not keep, classes=classes))
-            weights = as_tensor(read_weights(sample_weight, len(values)))
+            # Copies: the arrays of the caller may change, or be read-only.
+            values = torch.tensor(self._read_values(table, y, reset=not keep, classes=classes))
+            weights = torch.tensor(read_weights(sample_weight, len(values)))
             if request is None or keep:
-                points = as_tensor(self.encoder_.encode(table), self._dtype)
+                points = torch.tensor(self.encoder_.encode(table), dtype=self._dtype)
                 members, offset, unit = self.predictor_.members, self.predictor_.offset, self.predictor_.unit
             else:
                 given = table, values.numpy(), weights.numpy(), self.categorical_features
                 names = getattr(self, "feature_names_in_", None)
                 self.encoder_, encoded = fit_encoder(*given, names=names, seed=request.seed)
                 self._dtype = torch.float32 if getattr(table, "dtype", None) == np.float32 else torch.float64
-                points = as_tensor(encoded, self._dtype)
+                points = torch.tensor(encoded, dtype=self._dtype)
                 centers = different_points(Rows(points, values, weights))
                 offset, unit = self._unit(centers)
                 members = choose(centers._replace(values=(centers.values - offset) / unit), request)
@@ -219,7 +220,7 @@ class KernelRidgeBase(BaseEstimator):
 
     def _query(self, X: Any) -> Tensor:
         check_is_fitted(self)
-        return as_tensor(self.encoder_.encode(read_table(self, X, reset=False)), self._dtype)
+        return torch.tensor(self.encoder_.encode(read_table(self, X, reset=False)), dtype=self._dtype)
 
     def _describe(self) -> None:
         """Attributes that say what was chosen: of the member with the largest share."""
@@ -253,7 +254,3 @@ class KernelRidgeBase(BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
-
-
-def as_tensor(points: Array, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.tensor(points, dtype=dtype)  # a copy: the caller's array may change, or be read-only

@@ -368,8 +368,8 @@ def different_points(rows: Rows) -> Centers:
     # What is left of equal values after rounding is no difference.
     apart = torch.where(apart.abs() > ROUNDING * values.abs().amax(0), apart, 0.0)
     scatter = totals.index_add(0, index, weights.unsqueeze(1) * apart.square())
-    told = count < FEW_POINTS or bool(scatter.any())
-    freedom = (sums - 1).clamp_min(0) if told else torch.zeros_like(sums)
+    is_noise_known = count < FEW_POINTS or bool(scatter.any())
+    freedom = (sums - 1).clamp_min(0) if is_noise_known else torch.zeros_like(sums)
     return Centers(torch.from_numpy(different), means, sums, of_row, scatter, freedom)
 
 
@@ -378,8 +378,8 @@ def sample_of(rows: Rows, centers: Centers, seed: int) -> Sample:
     which = sample_rows(len(centers.points), SAMPLES, seed, torch.device("cpu"))
     place = torch.full((len(centers.points) + 1,), -1, dtype=torch.int64)  # the last for rows of weight zero
     place[which] = torch.arange(len(which))
-    told = torch.cat((centers.freedom > 0, torch.zeros(1, dtype=torch.bool)))
-    known = ((place[centers.of_row] >= 0) & told[centers.of_row]).nonzero().squeeze(1)
+    repeated = torch.cat((centers.freedom > 0, torch.zeros(1, dtype=torch.bool)))
+    known = ((place[centers.of_row] >= 0) & repeated[centers.of_row]).nonzero().squeeze(1)
     chosen = known[sample_rows(len(known), SAMPLES, seed, torch.device("cpu"))]
     of_row, weights, own = place[centers.of_row[chosen]], rows.weights[chosen], centers.some(which)
     counts = weights * own.freedom[of_row] / own.weights[of_row] * (len(known) / max(1, len(chosen)))

@@ -41,7 +41,6 @@ MOST_DENSE = 5000  # different rows in one factorization: its time grows with th
 DENSE_BUT_LOCAL = 400  # nearest rows in each prediction of a member for every row, where they are more than that
 SOLVED_IN_SINGLE = 1e-3  # least ridge that is solved in float32
 EXPLAINED_AT_ONCE = 256  # queries
-EXPLAINED_WEIGHTS = 4_000_000  # of all centers, at once
 NEARBY = 30
 PRIOR = 10.0  # weight of all residuals in the factor at a query, in rows
 PER_CENTER = 0.02  # what a center left out tells about the noise, in repeated rows: hardly anything but where to begin
@@ -265,9 +264,8 @@ class Predictor:
         # Each center stands for its rows, in the shares of their weights.
         parts = self.rows.weights.numpy()[used] / self.centers.weights.numpy()[of_row]
         rows_of_center = csr_array((parts, (of_row, rows)), shape=(count, len(used)))
-        at_once = max(1, min(EXPLAINED_AT_ONCE, EXPLAINED_WEIGHTS // count if len(self.members) > 1 else EXPLAINED_AT_ONCE))
         largest: list[tuple[Array, Array]] = []
-        for block in self.member_weights(query, at_once):
+        for block in self.member_weights(query):
             total = sum(member.share * _sparse(*part, count) for member, part in zip(self.members, block, strict=True))
             behind = total @ rows_of_center
             behind.sort_indices()
@@ -283,9 +281,9 @@ class Predictor:
             all_rows[at, : len(indices)], all_weights[at, : len(indices)] = indices, weights
         return all_rows, all_weights
 
-    def member_weights(self, query: Tensor, at_once: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
-        """Centers and weights of each member, for `at_once` queries after others."""
-        for part in query.split(at_once):
+    def member_weights(self, query: Tensor) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Centers and weights of each member, for some queries after others."""
+        for part in query.split(EXPLAINED_AT_ONCE):
             yield [fitted.weights(part) for fitted in self.fitted]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -124,6 +124,8 @@ class LocalKernelRidgeRegressor(_Regressor):
 
     Attributes:
         kernel_, alpha_, n_neighbors_: what was chosen; of the kernel with the largest share, where several are mixed.
+        predictor_: the training rows, and the ensemble (`predictor_.members`) that predicts from them.
+        encoder_: how each column of the table is encoded (`encoder_.columns`).
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
 
     Example:
