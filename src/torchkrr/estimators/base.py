@@ -45,6 +45,7 @@ class KernelRidgeBase(BaseEstimator):
     _loss: Loss = "mse"
     encoder_: TableEncoder
     predictor_: Predictor
+    _dtype: torch.dtype
 
     def __init__(
         self,
