@@ -19,8 +19,8 @@ from ..estimators.predictor import Predictor
 from ..estimators.rows import Centers, Rows, Sample, different_points, sample_of
 from ..estimators.uncertainty import SAMPLES
 from ..neighbors import ExactIndex
-from .process_group import Communicator, Shards, even_shards, fetch_rows
-from .search import ShardedIndex, solve_over_ranks
+from .launch import Communicator, Shards, even_shards
+from .search import ShardedIndex, fetch_rows, solve_over_ranks
 
 
 def shard(estimator: Any, *, process_group: Any = None) -> None:
@@ -129,7 +129,7 @@ class ShardedSolved:
         query = query.to(self.dtype)
         num_neighbors = self.num_neighbors if exclude is None else min(self.num_neighbors, self.shards.total - 1)
         tensors = (self.points, self.values) if kind == "mean" else (self.points,)
-        neighborhoods = ShardedIndex(self.index, self._embedded_rows, self.shards, self.comm).neighborhoods(
+        neighborhoods = ShardedIndex(self.index, self.shards, self.comm).neighborhoods(
             self.kernel.embed(query).to(self.searched),
             self.comm.table([len(query)]).squeeze(1).tolist(),
             num_neighbors,
@@ -138,7 +138,3 @@ class ShardedSolved:
         )
         options = SolveOptions(self.kernel, self.ridge, "constant")
         return solve_over_ranks(query, neighborhoods, num_neighbors, self.values.shape[1], options, kind)
-
-    def _embedded_rows(self, rows: Tensor) -> Tensor:
-        assert self.index.points is not None
-        return self.index.points.index_select(0, rows)

@@ -124,6 +124,9 @@ class AutoIndex(NeighborIndex):
     def find(self, query: Tensor, num_neighbors: int, exclude: Tensor | None = None) -> Neighbors:
         return self._chosen().find(query, num_neighbors, exclude)
 
+    def take(self, rows: Tensor) -> Tensor:
+        return self._chosen().take(rows)
+
     def _chosen(self) -> NeighborIndex:
         assert self._index is not None  # `points` are there only with it
         return self._index

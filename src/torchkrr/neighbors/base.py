@@ -121,6 +121,11 @@ class NeighborIndex(ABC):
         with torch.no_grad():
             return self.find(query, num_neighbors, exclude)
 
+    def take(self, rows: Tensor) -> Tensor:
+        """The points with these row numbers `(n,)` as they are searched, a copy."""
+        assert self.points is not None
+        return self.points.index_select(0, rows)
+
     @abstractmethod
     def _build(self, points: Tensor) -> None: ...
 

@@ -127,7 +127,7 @@ class ExactIndex(NeighborIndex):
             groups = self._all_within(shifted[rows], limit[rows], None if exclude is None else exclude[rows])
             for group, candidates in groups:
                 which = rows[group]
-                ranked = rank(query[which], self._take, candidates, num_neighbors)
+                ranked = rank(query[which], self.take, candidates, num_neighbors)
                 neighbors.distances[which], neighbors.indices[which] = ranked
         return neighbors
 
@@ -137,7 +137,7 @@ class ExactIndex(NeighborIndex):
         """The nearest of the `count` points with the best scores, and the worst `(Q,)` of these scores."""
         if not self._is_fused(query):
             scores, candidates = self._candidates(shifted, count, exclude)
-            return rank(query, self._take, candidates, num_neighbors), scores.amax(1)
+            return rank(query, self.take, candidates, num_neighbors), scores.amax(1)
         parts = []
         for chunk in ranges(len(query), QUERIES_AT_A_TIME):
             pool = CandidatePool(shifted[chunk], count, None if exclude is None else exclude[chunk])
@@ -149,10 +149,6 @@ class ExactIndex(NeighborIndex):
 
     def _rank_pool(self, pool: CandidatePool, query: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor, Tensor]:
         return pool.rank(num_neighbors, query, self._points())
-
-    def _take(self, rows: Tensor) -> Tensor:
-        """The points with these row numbers, a copy."""
-        return self._points().index_select(0, rows)
 
     def _compare_all(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
         """By difference with every point: for few queries and points nothing is quicker."""

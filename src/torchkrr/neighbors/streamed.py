@@ -84,9 +84,9 @@ class StreamedIndex(ExactIndex):
 
     def _rank_pool(self, pool: CandidatePool, query: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor, Tensor]:
         _, candidates, worst = pool.rank(pool.sizes["count"])
-        return *rank(query, self._take, candidates, num_neighbors), worst
+        return *rank(query, self.take, candidates, num_neighbors), worst
 
-    def _take(self, rows: Tensor) -> Tensor:
+    def take(self, rows: Tensor) -> Tensor:
         with torch.no_grad():  # grad mode is per thread, and this may run in a worker
             return self._embed(self._points().index_select(0, rows))
 
