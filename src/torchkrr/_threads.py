@@ -1,4 +1,4 @@
-"""How many threads torch uses in the thread that asks, without side effects on the others.
+"""The number of threads that torch uses in the calling thread, without side effects on the others.
 
 `torch.set_num_threads` also tells MKL, for the whole process and for good, to use exactly that many threads, after which
 `torch.linalg.solve`, `inv` and `lu_factor` of batches return garbage (pytorch/pytorch#142815). A library must not do that to

@@ -55,7 +55,7 @@ def save(module: nn.Module, path: str | os.PathLike[str]) -> None:
         True
     """
     sharded, group = _sharded_layers(module)
-    shards = {}
+    shards: dict[str, Shards] = {}
     for prefix, layer in sharded.items():
         layer.count_centers()
         shards |= {f"{prefix}{name}": layer.shards for name in PER_CENTER}
@@ -125,7 +125,7 @@ class _Rows(Tensor):
 
     whole: torch.Size
     start: int  # row number of the first
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
     def among(cls, state: dict[str, Tensor], shards: dict[str, Shards], group: Any) -> dict[str, Tensor]:

@@ -279,7 +279,8 @@ def _fit_standard_mean(x: Tensor, count: int, comm: Communicator) -> StandardMea
 
     nothing = x.new_full((1, x.shape[1]), torch.inf)
     low = of_each_rank(torch.cat((x, nothing)).amin(0)).amin(0)
-    unit_cube.set_statistics(low, of_each_rank(torch.cat((x, -nothing)).amax(0)).amax(0) - low)
+    high = of_each_rank(torch.cat((x, -nothing)).amax(0)).amax(0)
+    unit_cube.set_statistics(low, high - low, low.new_tensor(count))
     with torch.no_grad():
         x = erf_inv(unit_cube(x))
     center = mean(lambda rows: rows)

@@ -26,13 +26,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
+from .._chunking import rows_per_chunk
 from ..core.options import Kind, SolveOptions
 from ..functional.local import dispatch_local
 from ..neighbors import NeighborIndex
 from ..neighbors.auto import exact_seconds
 from ..neighbors.base import order_of
-from ..neighbors.exact import squared_to
+from ..neighbors.exact import rank_squared
 from .launch import Communicator, Shards
 
 ROUND_BYTES = 64 << 20
@@ -52,7 +52,7 @@ class Neighborhood(NamedTuple):
 class ShardedIndex(NamedTuple):
     """The centers of all ranks, of which each rank can search its own."""
 
-    index: NeighborIndex  # of this rank; built unless its shard is empty
+    own: NeighborIndex  # of this rank; built unless its shard is empty
     shards: Shards
     comm: Communicator
 
@@ -94,8 +94,9 @@ class ShardedIndex(NamedTuple):
         everyone, width = comm.gather(query, counts, "queries"), widths[self.comm.rank]
         squared, rows = everyone.new_empty(0), torch.empty(0, dtype=torch.int64, device=query.device)
         if width and len(everyone):
-            nearest = self.index.search(everyone, width).indices
-            squared, rows = self._squared(everyone, nearest).flatten(), nearest.flatten() + self.shards.start(comm.rank)
+            nearest = self.own.search(everyone, width).indices
+            squared, rows = rank_squared(everyone, self.own.take, nearest, width)
+            squared, rows = squared.flatten(), rows.flatten() + self.shards.start(comm.rank)
         to_each, from_each = [width * count for count in counts], [len(query) * other for other in widths]
         lists = []
         for part in (squared, rows):
@@ -103,15 +104,6 @@ class ShardedIndex(NamedTuple):
             lists.append(torch.cat([list_.view(len(query), n) for list_, n in zip(received, widths, strict=True)], dim=1))
         # Lists of lower ranks come first, so that a stable sort by distance breaks ties by row.
         return lists[1].gather(1, order_of(lists[0])[:, :num_neighbors])
-
-    def _squared(self, query: Tensor, rows: Tensor) -> Tensor:
-        # Not distances: different squares may have equal rounded roots, and the order is that of the squares.
-        squared = query.new_empty(rows.shape)
-        row_bytes = 2 * rows.shape[1] * query.shape[1] * query.element_size()
-        for chunk in ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES)):
-            points = self.index.take(rows[chunk].flatten())
-            squared[chunk] = squared_to(query[chunk], points.view(*rows[chunk].shape, query.shape[1]))
-        return squared
 
     def _round_size(self, row_bytes: int, num_neighbors: int, query: Tensor) -> int:
         """Queries of each rank in one round; `row_bytes` are those of a fetched row."""

@@ -211,10 +211,11 @@ class ExactIndex(NeighborIndex):
 
     def _shifted(self, points: Tensor) -> Iterator[tuple[int, Tensor]]:
         size = self._block_rows
-        memory = None if self._shift is None else points.new_empty(size, points.shape[1])
+        shift = self._shift
+        memory = points.new_empty(0 if shift is None else size, points.shape[1])
         for start in range(0, len(points), size):
             block = points[start : start + size]
-            yield start, block if memory is None else torch.sub(block, self._shift, out=memory[: len(block)])
+            yield start, block if shift is None else torch.sub(block, shift, out=memory[: len(block)])
 
 
 def shift_of(mean: Tensor, mean_square: Tensor) -> Tensor | None:
@@ -243,17 +244,26 @@ def rank(query: Tensor, take: Callable[[Tensor], Tensor], candidates: Tensor, nu
 
     `take` gives the points `(n, E)` with row numbers `(n,)`, as a copy.
     """
+    squared, rows = rank_squared(query, take, candidates, num_neighbors)
+    return Neighbors(square_root(squared), rows)
+
+
+def rank_squared(
+    query: Tensor, take: Callable[[Tensor], Tensor], candidates: Tensor, num_neighbors: int
+) -> tuple[Tensor, Tensor]:
+    """As `rank`, but the squares of the distances: different ones may have equal rounded roots."""
     features = query.shape[1]
 
-    def work(chunk: slice) -> Neighbors:
+    def work(chunk: slice) -> tuple[Tensor, Tensor]:
         ordered = sort_rows(candidates[chunk])
         squared = squared_to(query[chunk], take(ordered.flatten()).view(*ordered.shape, features))
         order = order_of(squared)[:, :num_neighbors]
-        return Neighbors(square_root(squared.gather(1, order)), ordered.gather(1, order))
+        return squared.gather(1, order), ordered.gather(1, order)
 
     row_bytes = 2 * candidates.shape[1] * (features + 4) * query.element_size()
     chunks = ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES // 4))
-    return Neighbors(*collect(work, chunks, query.device))
+    squared, rows = collect(work, chunks, query.device)
+    return squared, rows
 
 
 def squared_to(query: Tensor, gathered: Tensor) -> Tensor:
@@ -430,10 +440,10 @@ class _Nearest(WithoutDerivative):
         query = batch(query, in_dims[0])
         exclude = None if exclude is None else batch(exclude, in_dims[3])
         if in_dims[1] is None:  # the same centers: all queries at once
-            rows = None if exclude is None else exclude.flatten()
-            indices = _Nearest.apply(query.flatten(0, 1), centers, num_neighbors, rows)
+            flat = None if exclude is None else exclude.flatten()
+            indices = _Nearest.apply(query.flatten(0, 1), centers, num_neighbors, flat)
             return indices.view(*query.shape[:2], num_neighbors), 0
         centers = batch(centers, in_dims[1])
-        rows = [None] * info.batch_size if exclude is None else exclude
+        rows = (None,) * info.batch_size if exclude is None else exclude.unbind()
         each = [_Nearest.apply(*pair, num_neighbors, row) for *pair, row in zip(query, centers, rows, strict=True)]
         return torch.stack(each), 0
