@@ -92,8 +92,8 @@ def is_transformed(*tensors: Tensor) -> bool:
 
 
 def state_of(*tensors: Tensor) -> State:
-    fake_mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-    if torch.compiler.is_compiling() or fake_mode is not None:  # results have shapes only, whatever the tensors
+    # While compiling, and in the mode of fake tensors, results have shapes only, whatever the tensors.
+    if torch.compiler.is_compiling() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
         return "symbolic"
     if torch.jit.is_tracing():  # type: ignore[attr-defined]
         raise BackendError(

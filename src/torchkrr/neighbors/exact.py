@@ -275,7 +275,7 @@ def squared_to(query: Tensor, gathered: Tensor) -> Tensor:
         return gathered.sub_(query.unsqueeze(1)).square_().sum(-1)
     # The same sums as in the compiled search, to the last bit.
     squared = query.new_empty(gathered.shape[:2])
-    _run("measure", {"query": query, "points": gathered, "distances": squared}, wanted=gathered.shape[1])
+    _run("measure", {"query": query, "points": gathered}, {"distances": squared}, wanted=gathered.shape[1])
     return squared
 
 
@@ -315,9 +315,8 @@ class CandidatePool:
         Without these, points are compared by difference. With `num_neighbors` they are all the points there are: the
         result is the distances and rows `(Q, num_neighbors)` of the nearest.
         """
-        tensors = {"query": self.query, "points": points, "squares": squares, "exclude": self.exclude, **self.memory}
-        sizes = {**self.sizes, "start": start, "block": len(points), "exact": squares is None}
-        return self._run("compare", tensors, num_neighbors, **sizes)[:2]
+        inputs = {"query": self.query, "points": points, "squares": squares, "exclude": self.exclude}
+        return self._run("compare", inputs, num_neighbors, start=start, block=len(points), exact=squares is None)[:2]
 
     def rank(
         self, num_neighbors: int, query: Tensor | None = None, points: Tensor | None = None
@@ -326,25 +325,26 @@ class CandidatePool:
 
         Candidates are ranked by their difference from `query`; without points, they come in no order.
         """
-        tensors = {"query": self.query if query is None else query, "points": points, **self.memory}
-        return self._run("rank", tensors, num_neighbors, **self.sizes)
+        inputs = {"query": self.query if query is None else query, "points": points}
+        return self._run("rank", inputs, num_neighbors)
 
     def _run(
-        self, name: str, tensors: dict[str, Tensor | None], num_neighbors: int, **sizes: int
+        self, name: str, inputs: dict[str, Tensor | None], num_neighbors: int, **sizes: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        distances, worst = self.query.new_empty(len(self.query), num_neighbors), self.query.new_empty(len(self.query))
-        indices = torch.empty(len(self.query), num_neighbors, dtype=torch.int64)
+        count = len(self.query)
+        distances, worst = self.query.new_empty(count, num_neighbors), self.query.new_empty(count)
+        indices = torch.empty(count, num_neighbors, dtype=torch.int64)
         results = {"distances": distances, "indices": indices, "worst": worst} if num_neighbors else {}
-        _run(name, {**tensors, **results}, wanted=num_neighbors, **sizes)
+        _run(name, inputs, {**self.memory, **results}, wanted=num_neighbors, **self.sizes, **sizes)
         return distances, indices, worst
 
 
-def _run(name: str, tensors: dict[str, Tensor | None], **sizes: int) -> None:
-    inputs = {key: native.plain(tensor) for key, tensor in tensors.items() if tensor is not None}
-    count, features = inputs["query"].shape
-    pointers = {key: tensor.data_ptr() for key, tensor in inputs.items()}
+def _run(name: str, inputs: dict[str, Tensor | None], outputs: dict[str, Tensor], **sizes: int) -> None:
+    tensors = {key: native.plain(tensor) for key, tensor in inputs.items() if tensor is not None}
+    count, features = tensors["query"].shape
+    pointers = {key: tensor.data_ptr() for key, tensor in (tensors | outputs).items()}
     task = native.SearchTask(queries=count, features=features, threads=torch.get_num_threads(), **pointers, **sizes)
-    native.call(name, inputs["query"].dtype, task)
+    native.call(name, tensors["query"].dtype, task)
 
 
 @full_precision
