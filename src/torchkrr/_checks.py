@@ -60,14 +60,15 @@ def check_points(name: str, tensor: Any, *, batched: bool = False, maybe_empty: 
         check_nonempty(name, tensor)
 
 
-def check_values(values: Any, *, batched: bool = False) -> None:
-    """Floating values of shape (N, C), or (*, N, C) if `batched`."""
+def check_values(values: Any, *, batched: bool = False, maybe_empty: bool = False) -> None:
+    """Floating values of shape (N, C), or (*, N, C) if `batched`; at least one row, unless `maybe_empty`."""
     check_tensor("values", values)
     labels = "For class labels use torch.nn.functional.one_hot(labels).to(dtype), with the dtype of the centers; "
     check_floating("values", values, remedy=f"{labels}for numbers use values.to(dtype).")
     one_column, flat = "For one output per center, pass values[:, None].", "Flatten it first."
     _check_matrix("values", values, batched, "N, C", one_column if values.ndim == 1 else flat)
-    check_nonempty("values", values)
+    if not maybe_empty or values.shape[-1] == 0:
+        check_nonempty("values", values)
 
 
 def _check_matrix(name: str, tensor: Tensor, batched: bool, dimensions: str, remedy: str) -> None:
@@ -78,9 +79,8 @@ def _check_matrix(name: str, tensor: Tensor, batched: bool, dimensions: str, rem
 
 def check_alike(**tensors: Tensor) -> None:
     """All tensors share one dtype and one device."""
-    named = list(tensors.items())
-    first_name, first = named[0]
-    for name, tensor in named[1:]:
+    (first_name, first), *others = tensors.items()
+    for name, tensor in others:
         if tensor.dtype != first.dtype:
             raise InputTypeError(
                 f"{', '.join(tensors)} must share one dtype, but {first_name} is {first.dtype} and "

@@ -1,7 +1,7 @@
 """Fitted estimators whose training rows are sharded over ranks: each rank predicts its own queries, as one process would.
 
 Members of the ensemble that use the neighbors of a query keep this rank's shard of the centers. Members that use all rows
-(at most 5000) in one factorization are kept whole.
+(at most 5000) in one factorization hold them all on every rank.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ShardedPredictor(Predictor):
         count = len(centers.points)
         shards = even_shards(count, comm.size)
         own = shards.own(comm.rank)
-        # No tensor that is kept has the points or values of all rows.
+        # No tensor of the predictor holds the points or values of all rows.
         super().__init__(
             Rows(whole.rows.points[:0], whole.rows.values[:0], whole.rows.weights),
             whole.members,

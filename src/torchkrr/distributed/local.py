@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from .._checks import (
+    INDEX_DTYPES,
     check_alike,
     check_finite,
-    check_floating,
     check_index_range,
     check_num_neighbors,
+    check_points,
     check_same_features,
     check_same_rows,
     check_tensor,
+    check_values,
 )
 from .._chunking import SEARCH_BYTES, rows_per_chunk
 from .._state import with_tensors
@@ -204,9 +206,8 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
 
     def _check_support(self, centers: Tensor, values: Tensor) -> None:
         self.comm.agree([], lambda: self._check_rows(centers, values), "construct the layer")
-        sizes = self.comm.agree(
-            [len(centers), centers.shape[1], values.shape[1]], None, "construct the layer", centers.dtype
-        )
+        numbers = [len(centers), centers.shape[1], values.shape[1]]
+        sizes = self.comm.agree(numbers, None, "construct the layer", centers.dtype)
         if bool((sizes[:, 1:] != sizes[0, 1:]).any()):
             raise ShapeError(
                 f"Centers and values must have as many features and outputs on every rank, got {sizes[:, 1:].tolist()}. "
@@ -215,12 +216,10 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
         self.shards = Shards(tuple(sizes[:, 0].tolist()))
 
     def _check_rows(self, centers: Tensor, values: Tensor, *, present: bool = False) -> None:
-        for name, tensor in (("centers", centers), ("values", values)):
-            check_tensor(name, tensor)
-            check_floating(name, tensor)
-            if tensor.ndim != 2 or tensor.shape[1] == 0:
-                raise ShapeError(f"{name} must have shape (rows, columns), got {tuple(tensor.shape)}; rows may be 0.")
-            check_finite(name, tensor)
+        check_points("centers", centers, maybe_empty=True)
+        check_values(values, maybe_empty=True)
+        check_finite("centers", centers)
+        check_finite("values", values)
         check_same_rows("centers", centers, "values", values)
         check_alike(centers=centers, values=values, **({"present": self.centers} if present else {}))
         if present:
@@ -229,13 +228,10 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
 
     def _check_removed(self, indices: Tensor) -> None:
         check_tensor("indices", indices)
-        if indices.dtype not in (torch.int64, torch.int32) or indices.ndim != 1:
-            raise InputTypeError(
-                "indices must be a 1-D integer tensor of rows to remove, "
-                f"got {indices.dtype} of shape {tuple(indices.shape)}."
-            )
-        if len(indices):
-            check_index_range("indices", indices, self.num_centers)
+        if indices.dtype not in INDEX_DTYPES or indices.ndim != 1:
+            got = f"{indices.dtype} of shape {tuple(indices.shape)}"
+            raise InputTypeError(f"indices must be a 1-D integer tensor of rows to remove, got {got}.")
+        check_index_range("indices", indices, self.num_centers)
 
     def _apply(self, fn: Any, recurse: bool = True) -> ShardedLocalKernelRidge:
         super()._apply(fn, recurse)

@@ -197,7 +197,7 @@ def _choose(points: Tensor, num_queries: int, least_recall: float) -> tuple[Neig
     rows = evenly_spaced_rows(count, SAMPLE, points.device)
     neighbors = min(SAMPLE_NEIGHBORS, count - 1)
     truth = exact.search(points[rows], neighbors, exclude=rows).indices
-    reason = ""
+    failures = ""
     for index, effort, first, last in candidates:
         index.build(points)
         for step in range((last // first).bit_length()):  # each effort is twice the one before
@@ -205,10 +205,10 @@ def _choose(points: Tensor, num_queries: int, least_recall: float) -> tuple[Neig
             share = _recall(index.search(points[rows], neighbors, exclude=rows).indices, truth)
             if share >= least_recall:
                 name = f"{index.factory.removesuffix(',Flat')}, {effort} {first << step}"
-                return index, Choice(name, f"{size}: recall {share:.3f} on {SAMPLE} of the points{reason and '; '}{reason}")
-        reason = f"one list in {WIDEST}" if effort == "nprobe" else "a graph"
-        reason += f" has a recall of {share:.2f}"
-    return exact, Choice("exact", f"{takes}, but {reason}")
+                return index, Choice(name, f"{size}: recall {share:.3f} on {SAMPLE} of the points{failures}")
+        tried = f"one list in {WIDEST}" if effort == "nprobe" else "a graph"
+        failures = f"; {tried} has a recall of {share:.2f}"
+    return exact, Choice("exact", f"{takes}, but {failures[2:]}")
 
 
 def _memory() -> int:

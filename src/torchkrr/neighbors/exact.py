@@ -1,7 +1,7 @@
 r"""Exact search: matrix products, a selection, and an exact ranking of the few that matter.
 
 The inner-product form of a distance is fast but inexact, and `topk` does not break ties by index. So a few candidates more
-than asked for are taken by the fast form, relative to the mean of the points, and ranked by exact distance. Where a point
+than requested are taken by the fast form, relative to the mean of the points, and ranked by exact distance. Where a point
 that was not a candidate could, within rounding, be as near as the last neighbor, that row is searched again among all
 points that close. The result is that of a full sort by (distance, index), however queries and points were chunked.
 
@@ -36,8 +36,7 @@ LARGEST_BLOCK = 1 << 15
 STRIP = 1 << 10
 SMALL_PROBLEM = 1 << 17  # numbers in the differences of all queries with all points
 SORTING = 16  # a sort costs as much as that many numbers for each point
-# A pool is cut back to the candidates asked for when it holds so many times as many.
-ROOM = 2
+ROOM = 2  # a pool is cut back to its candidates when it holds so many times as many
 CANDIDATE_BYTES = {torch.float32: 8, torch.float64: 16}
 LARGEST_ROW = 2**31 - 1  # rows are numbered in 32 bits
 
