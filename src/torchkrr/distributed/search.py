@@ -202,22 +202,16 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        comm: Communicator,
-        to_each: list[int],
-        from_each: list[int],
-        what: str,
-        gradient_scale: float,
-        *tensors: Tensor,
+        ctx: Any, comm: Communicator, to_each: list[int], from_each: list[int], what: str, factor: float, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        ctx.transpose, ctx.what, ctx.gradient_scale = (comm, from_each, to_each, "gradients", 1.0), what, gradient_scale
+        ctx.transpose, ctx.what, ctx.factor = (comm, from_each, to_each, "gradients", 1.0), what, factor
         return tuple(comm.exchange(tensor, to_each, from_each, what) for tensor in tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         # The same tensors are learned on every rank, so all ranks send the same gradients. Second derivatives are all sent.
         needed = [need or ctx.what == "gradients" for need in ctx.needs_input_grad[5:]]
-        sent = [ctx.gradient_scale * grad for grad, need in zip(grads, needed, strict=True) if need]
+        sent = [ctx.factor * grad for grad, need in zip(grads, needed, strict=True) if need]
         returned = iter(_Exchange.apply(*ctx.transpose, *sent))
         return None, None, None, None, None, *(next(returned) if need else None for need in needed)
 
