@@ -26,7 +26,7 @@ import torch
 from benchmarks import harness, namespaces
 from torchkrr import kernels, nn
 from torchkrr.distributed import ShardedLocalKernelRidge, launched
-from torchkrr.distributed.process_group import Communicator
+from torchkrr.distributed.launch import Communicator
 from torchkrr.distributed.search import Traffic, operations_per_query, traffic_per_query
 
 NEIGHBORS, OUTPUTS = 100, 10

@@ -28,74 +28,59 @@ SEARCH_AGAIN = "Search the neighbors again for these centers."
 
 
 def check_tensor(name: str, tensor: Any) -> None:
-    if not isinstance(tensor, Tensor):
-        text = _first_text(tensor)
-        if text is not None:
+    if isinstance(tensor, Tensor):
+        return
+    received, remedy = type(tensor).__name__, f"Convert it first, for instance with torch.as_tensor({name})."
+    if hasattr(tensor, "to_numpy") or isinstance(tensor, (str, list, tuple, np.ndarray)):
+        first = np.asarray(tensor, dtype=object).ravel()[:1].tolist()
+        if first and isinstance(first[0], str):
+            received += f" with the text {first[0]!r}"
             remedy = NUMBERED if name == "values" else "Turn text into numbers first, such as a column for each category."
-            raise InputTypeError(
-                f"{name} must be a torch.Tensor, got {type(tensor).__name__} with the text {text!r}. {remedy}"
-            )
-        raise InputTypeError(
-            f"{name} must be a torch.Tensor, got {type(tensor).__name__}. "
-            f"Convert it first, for instance with torch.as_tensor({name})."
-        )
+    raise InputTypeError(f"{name} must be a torch.Tensor, got {received}. {remedy}")
 
 
-def _first_text(given: Any) -> str | None:
-    """The text that a list, an array of numpy or a column of a frame begins with."""
-    given = given.to_numpy() if hasattr(given, "to_numpy") else given
-    while isinstance(given, (list, tuple, np.ndarray)):
-        if (isinstance(given, np.ndarray) and given.ndim == 0) or len(given) == 0:
-            return None
-        given = given[0]
-    return str(given) if isinstance(given, str) else None
-
-
-def check_floating(name: str, tensor: Tensor) -> None:
+def check_floating(name: str, tensor: Tensor, *, remedy: str | None = None) -> None:
     if not tensor.is_floating_point():
-        raise InputTypeError(
-            f"{name} must have a floating dtype, got {tensor.dtype}. Convert it, for instance with {name}.float()."
-        )
+        remedy = remedy or f"Convert it, for instance with {name}.float()."
+        raise InputTypeError(f"{name} must have a floating dtype, got {tensor.dtype}. {remedy}")
 
 
 def check_nonempty(name: str, tensor: Tensor) -> None:
     if tensor.numel() == 0:
-        raise ShapeError(f"{name} is empty (shape {_shape(tensor)}). Give at least one row with at least one feature.")
+        raise ShapeError(f"{name} is empty (shape {tuple(tensor.shape)}). Give at least one row with at least one feature.")
 
 
 def check_points(name: str, tensor: Any, *, batched: bool = False, maybe_empty: bool = False) -> None:
     """Floating points of shape (N, D), or (*, N, D) if `batched`; at least one row, unless `maybe_empty`."""
     check_tensor(name, tensor)
     check_floating(name, tensor)
-    expected = "(*, rows, features)" if batched else "(rows, features)"
-    if tensor.ndim < 2 or (not batched and tensor.ndim > 2):
-        remedy = f"{name}[None, :] makes one row of it" if tensor.ndim == 1 else f"flatten {name} to two dimensions"
-        raise ShapeError(f"{name} must have shape {expected}, got {_shape(tensor)}. For instance, {remedy}.")
+    one_row, flat = f"For instance, {name}[None, :] makes one row of it.", f"For instance, flatten {name} to two dimensions."
+    _check_matrix(name, tensor, batched, "rows, features", one_row if tensor.ndim == 1 else flat)
     if not maybe_empty or tensor.shape[-1] == 0:
         check_nonempty(name, tensor)
 
 
-def check_values(values: Any, *, batched: bool = False) -> None:
-    """Floating values of shape (N, C), or (*, N, C) if `batched`."""
+def check_values(values: Any, *, batched: bool = False, maybe_empty: bool = False) -> None:
+    """Floating values of shape (N, C), or (*, N, C) if `batched`; at least one row, unless `maybe_empty`."""
     check_tensor("values", values)
-    if not values.is_floating_point():
-        raise InputTypeError(
-            f"values must have a floating dtype, got {values.dtype}. For class labels use "
-            "torch.nn.functional.one_hot(labels).to(dtype), with the dtype of the centers; "
-            "for numbers use values.to(dtype)."
-        )
-    if values.ndim < 2 or (not batched and values.ndim > 2):
-        expected = "(*, N, C)" if batched else "(N, C)"
-        remedy = "For one output per center, pass values[:, None]." if values.ndim == 1 else "Flatten it first."
-        raise ShapeError(f"values must have shape {expected}, got {_shape(values)}. {remedy}")
-    check_nonempty("values", values)
+    labels = "For class labels use torch.nn.functional.one_hot(labels).to(dtype), with the dtype of the centers; "
+    check_floating("values", values, remedy=f"{labels}for numbers use values.to(dtype).")
+    one_column, flat = "For one output per center, pass values[:, None].", "Flatten it first."
+    _check_matrix("values", values, batched, "N, C", one_column if values.ndim == 1 else flat)
+    if not maybe_empty or values.shape[-1] == 0:
+        check_nonempty("values", values)
+
+
+def _check_matrix(name: str, tensor: Tensor, batched: bool, dimensions: str, remedy: str) -> None:
+    if tensor.ndim < 2 or (not batched and tensor.ndim > 2):
+        expected = f"(*, {dimensions})" if batched else f"({dimensions})"
+        raise ShapeError(f"{name} must have shape {expected}, got {tuple(tensor.shape)}. {remedy}")
 
 
 def check_alike(**tensors: Tensor) -> None:
     """All tensors share one dtype and one device."""
-    named = list(tensors.items())
-    first_name, first = named[0]
-    for name, tensor in named[1:]:
+    (first_name, first), *others = tensors.items()
+    for name, tensor in others:
         if tensor.dtype != first.dtype:
             raise InputTypeError(
                 f"{', '.join(tensors)} must share one dtype, but {first_name} is {first.dtype} and "
@@ -143,19 +128,16 @@ def check_finite(name: str, tensor: Tensor) -> None:
     if math.isfinite(tensor.detach().sum().item()):
         return
     # In blocks: half precision may overflow in any sum, and the tensor may be a file larger than memory.
-    bad, first = 0, ()
-    rows = max(1, FINITE_BLOCK * len(tensor) // tensor.numel()) if tensor.ndim else 1
-    for number, block in enumerate(tensor.detach().split(rows) if tensor.ndim else [tensor.detach()]):
-        wrong = ~torch.isfinite(block)
-        if bool(wrong.any()):
-            if not bad:
-                row, *rest = wrong.nonzero()[0].tolist() or [0]
-                first = (number * rows + row, *rest) if tensor.ndim else ()
-            bad += int(wrong.sum())
-    if bad:
+    tensor = torch.atleast_1d(tensor.detach())
+    rows = max(1, FINITE_BLOCK * len(tensor) // tensor.numel())
+    blocks = tensor.split(rows)
+    counts = [int((~torch.isfinite(block)).sum()) for block in blocks]
+    if any(counts):
+        number = next(number for number, count in enumerate(counts) if count)
+        row, *rest = (~torch.isfinite(blocks[number])).nonzero()[0].tolist()
         raise InputError(
-            f"{name} must be finite, but {bad} of {tensor.numel()} entries are NaN or infinite "
-            f"(the first at {first}). Remove or impute those rows."
+            f"{name} must be finite, but {sum(counts)} of {tensor.numel()} entries are NaN or infinite "
+            f"(the first at {(number * rows + row, *rest)}). Remove or impute those rows."
         )
 
 
@@ -167,18 +149,16 @@ def check_integer(name: str, value: Any) -> None:
 
 
 def check_num_neighbors(num_neighbors: Any, num_available: int, *, what: str = "the number of centers") -> None:
-    check_integer("num_neighbors", num_neighbors)
-    if not 1 <= num_neighbors <= num_available:
-        raise InputError(
-            f"num_neighbors must lie between 1 and {what} ({num_available}), got {num_neighbors}. "
-            "Lower num_neighbors, or use KernelRidge, which solves on every center."
-        )
+    remedy = " Lower num_neighbors, or use KernelRidge, which solves on every center."
+    check_count("num_neighbors", num_neighbors, num_available, what=what, remedy=remedy)
 
 
-def check_count(name: str, count: Any, most: int, *, least: int = 1, what: str = "the number of points") -> None:
+def check_count(
+    name: str, count: Any, most: int, *, least: int = 1, what: str = "the number of points", remedy: str = ""
+) -> None:
     check_integer(name, count)
     if not least <= count <= most:
-        raise InputError(f"{name} must lie between {least} and {what} ({most}), got {count}.")
+        raise InputError(f"{name} must lie between {least} and {what} ({most}), got {count}.{remedy}")
 
 
 def check_at_least_one(name: str, count: Any) -> None:
@@ -189,10 +169,8 @@ def check_at_least_one(name: str, count: Any) -> None:
 
 def check_indices(name: str, indices: Any, num_rows: int | None, centers: Tensor, *, what: str = "centers") -> None:
     """Integer indices of shape (Q, M) with entries in [0, N); any number of rows if `num_rows` is None."""
-    check_index_tensor(name, indices, centers)
-    if indices.ndim != 2 or (num_rows is not None and indices.shape[0] != num_rows):
-        rows = "" if num_rows is None else f" with one row for each of the {num_rows} queries"
-        raise ShapeError(f"{name} must have shape (Q, M){rows}, got {_shape(indices)}.")
+    rows = "" if num_rows is None else f" with one row for each of the {num_rows} queries"
+    check_index_tensor(name, indices, centers, (num_rows, None), f"(Q, M){rows}")
     if indices.shape[1] == 0:
         raise ShapeError(f"{name} has no columns. Give at least one neighbor per query.")
     check_index_range(name, indices, len(centers), what=what)
@@ -200,22 +178,21 @@ def check_indices(name: str, indices: Any, num_rows: int | None, centers: Tensor
 
 def check_index_list(name: str, indices: Any, centers: Tensor) -> None:
     """Integer indices of shape (n,), not empty, with entries in [0, N)."""
-    check_index_tensor(name, indices, centers)
-    if indices.ndim != 1 or len(indices) == 0:
-        raise ShapeError(f"{name} must have shape (n,) with at least one row of the centers, got {_shape(indices)}.")
+    check_index_tensor(name, indices, centers, (None,), "(n,) with at least one row of the centers", maybe_empty=False)
     check_index_range(name, indices, len(centers))
 
 
 def check_index_rows(name: str, indices: Any, num_rows: int, of: str, centers: Tensor) -> None:
     """Integer indices with one row for each of the `num_rows` things named `of`, and entries in [0, N)."""
-    check_index_tensor(name, indices, centers)
-    if indices.ndim != 2 or indices.shape[0] != num_rows or indices.shape[1] == 0:
-        raise ShapeError(f"{name} must have shape ({num_rows}, M), one row for each {of}, got {_shape(indices)}.")
+    expected = f"({num_rows}, M), one row for each {of}"
+    check_index_tensor(name, indices, centers, (num_rows, None), expected, maybe_empty=False)
     check_index_range(name, indices, len(centers))
 
 
-def check_index_tensor(name: str, indices: Any, centers: Tensor) -> None:
-    """Integers on the device of the centers."""
+def check_index_tensor(
+    name: str, indices: Any, centers: Tensor, shape: Sequence[int | None], expected: str, *, maybe_empty: bool = True
+) -> None:
+    """Integers on the device of the centers; `None` in the shape is any number."""
     check_tensor(name, indices)
     if indices.device != centers.device:
         raise InputError(
@@ -224,6 +201,9 @@ def check_index_tensor(name: str, indices: Any, centers: Tensor) -> None:
         )
     if indices.dtype not in INDEX_DTYPES:
         raise InputTypeError(f"{name} must have dtype torch.int64, got {indices.dtype}. Use {name}.long().")
+    fits = indices.ndim == len(shape) and all(n in (None, m) for n, m in zip(shape, indices.shape, strict=True))
+    if not fits or not (maybe_empty or indices.numel()):
+        raise ShapeError(f"{name} must have shape {expected}, got {tuple(indices.shape)}.")
 
 
 def check_index_range(
@@ -243,21 +223,23 @@ def check_ridge(ridge: Any, num_centers: int | None = None) -> None:
     """A non-negative number or 0-d tensor, or one per center if `num_centers` is given."""
     if isinstance(ridge, Tensor):
         check_floating("ridge", ridge)
-        per_center = num_centers is not None and tuple(ridge.shape) == (num_centers,)
-        if ridge.ndim != 0 and not per_center:
+        if ridge.ndim != 0 and (num_centers is None or tuple(ridge.shape) != (num_centers,)):
             expected = "a number or a 0-d tensor" + (f", or have shape ({num_centers},)" if num_centers else "")
-            raise ShapeError(f"ridge must be {expected}, got shape {_shape(ridge)}.")
-        if not is_plain(ridge):
-            return
-        entries = ridge.detach().flatten()
-        smallest, largest = float(entries.min()), float(entries.max())
-    elif isinstance(ridge, (int, float, np.float32, np.float16, np.integer)) and not isinstance(ridge, bool):
-        smallest = largest = float(ridge)
-    else:
+            raise ShapeError(f"ridge must be {expected}, got shape {tuple(ridge.shape)}.")
+    elif not isinstance(ridge, (int, float, np.float32, np.float16, np.integer)) or isinstance(ridge, bool):
         raise InputTypeError(f"ridge must be a number or a tensor, got {type(ridge).__name__}.")
-    if not (smallest >= 0 and largest < float("inf")):
+    smallest, largest = _extremes(ridge)
+    if not (smallest >= 0 and largest < math.inf):
         wrong = smallest if not smallest >= 0 else largest
         raise InputError(f"ridge must be finite and not negative, got {wrong}. A typical value is 1e-9.")
+
+
+def _extremes(value: Any) -> tuple[float, float]:
+    """The smallest and the largest number in `value`, or ones where numbers cannot be read."""
+    if isinstance(value, Tensor) and not is_plain(value):
+        return 1.0, 1.0
+    low, high = torch.aminmax(value.detach()) if isinstance(value, Tensor) else (value, value)
+    return float(low), float(high)
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
@@ -274,26 +256,21 @@ def check_device(device: Any) -> None:
 
 def check_positive(name: str, value: Any) -> None:
     """A positive finite number, or a tensor of them."""
-    if isinstance(value, Tensor) and value.numel():
-        if not is_plain(value):
-            return
-        lowest, highest = float(value.detach().min()), float(value.detach().max())
-    elif isinstance(value, numbers.Real) and not isinstance(value, bool):
-        lowest = highest = float(value)
+    if isinstance(value, Tensor):
+        positive = value.numel() > 0
     else:
+        positive = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not positive:
         raise InputTypeError(f"{name} must be a positive number, got {value!r}.")
-    if not (lowest > 0 and highest < float("inf")):
+    lowest, highest = _extremes(value)
+    if not (lowest > 0 and highest < math.inf):
         raise InputError(f"{name} must be positive and finite, got {highest if lowest > 0 else lowest}.")
 
 
 def check_scalar(name: str, value: Any) -> None:
     """A number or a 0-d tensor."""
     if isinstance(value, Tensor) and value.ndim:
-        raise ShapeError(f"{name} must be a number or a 0-d tensor, got shape {_shape(value)}.")
-
-
-def _shape(tensor: Tensor) -> str:
-    return str(tuple(tensor.shape))
+        raise ShapeError(f"{name} must be a number or a 0-d tensor, got shape {tuple(value.shape)}.")
 
 
 def check_searchable(name: str, points: Tensor, *, among_themselves: bool = True) -> None:

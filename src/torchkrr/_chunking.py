@@ -1,8 +1,8 @@
-"""Byte budgets, and chunks of rows worked off on several threads.
+"""Byte budgets, and chunks of rows computed on several threads.
 
-torch factors a batch of small matrices one after the other, whatever its thread count. So chunks of
-queries go to worker threads that use one intra-op thread each: the work scales with the cores, and
-temporaries are bounded by the number of workers times the size of a chunk.
+torch factors a batch of small matrices one after the other, whatever its thread count. So chunks of queries go to worker
+threads that use one intra-op thread each: the work scales with the cores, and temporaries are bounded by the number of
+workers times the size of a chunk.
 """
 
 from __future__ import annotations
@@ -52,17 +52,13 @@ def map_in_order(function: Callable[[slice], T], chunks: list[slice], device: to
     pool = _workers(workers)
     # Two chunks per worker in flight keep the workers busy and the memory bounded.
     waiting: deque[Future[T]] = deque()
-    remaining = iter(chunks)
-    for chunk in remaining:
-        waiting.append(pool.submit(function, chunk))
-        if len(waiting) >= 2 * workers:
-            break
     try:
+        for chunk in chunks:
+            waiting.append(pool.submit(function, chunk))
+            if len(waiting) == 2 * workers:
+                yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-            for chunk in remaining:
-                waiting.append(pool.submit(function, chunk))
-                break
     finally:
         for future in waiting:
             future.cancel()
@@ -72,8 +68,8 @@ def collect(
     function: Callable[[slice], tuple[Tensor, ...]], chunks: list[slice], device: torch.device
 ) -> tuple[Tensor, ...]:
     """The columns of `function(chunk)`, one row per row of the chunks, each in one tensor."""
-    # Copied as they come, not concatenated at the end: small results kept among large temporaries fragment the heap, and a
-    # few gigabytes of it are then never used again.
+    # Copied as they come, not concatenated at the end: small results among large temporaries fragment the heap, and a few
+    # gigabytes of it are then never used again.
     columns: tuple[Tensor, ...] = ()
     for chunk, parts in zip(chunks, map_in_order(function, chunks, device), strict=True):
         if len(chunks) == 1:

@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all."""
+"""Atomic writes: a file is replaced as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(target.parent)
+    # So that the new name survives a power failure too; not every system lets a folder be opened.
+    with contextlib.suppress(OSError):
+        handle = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def writable(path: str | os.PathLike[str], *, reads: Iterable[str | os.PathLike[str] | None] = ()) -> pathlib.Path:
@@ -62,13 +68,3 @@ def writable(path: str | os.PathLike[str], *, reads: Iterable[str | os.PathLike[
     if target.exists() and not target.is_file():
         raise FileError(f"{path} is a device or a pipe, which cannot be replaced. Name an ordinary file.")
     return target
-
-
-def _sync_folder(folder: pathlib.Path) -> None:
-    # So that the new name survives a power failure too; not every system lets a folder be opened.
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -1,8 +1,7 @@
-"""What a call needs to know about its tensors: precision, gradients, and what torch is doing with them.
+"""Precision, gradients and transforms of the tensors of a call.
 
-Half precision is solved in float32. Under autocast the inputs of different precision that meet here (features in half,
-centers in float32) are brought to float32, as autocast does for its own precision-sensitive operations, and autocast is off
-inside.
+Half precision is solved in float32. Under autocast, inputs of different precision (features in half, centers in float32)
+are cast to float32, as autocast does for its own precision-sensitive operations, and autocast is off inside.
 
 Plain tensors are computed with at once, by compiled code and with decisions that look at numbers. Inside `torch.func` and in
 forward mode a tensor is more than its numbers, and inside `torch.compile`, `torch.export` and on fake or meta tensors it has
@@ -40,13 +39,16 @@ def as_double(number: float | Tensor, device: torch.device) -> Tensor:
 def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Run `function` outside autocast, its half-precision tensors cast to float32 if autocast was on."""
 
+    def widen(value: Any) -> Any:
+        return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value
+
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         device_type = next((value.device.type for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), "cpu")
         if not (torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)):
             return function(*args, **kwargs)
         with torch.autocast(device_type, enabled=False):
-            return function(*map(_widen, args), **{name: _widen(value) for name, value in kwargs.items()})
+            return function(*map(widen, args), **{name: widen(value) for name, value in kwargs.items()})
 
     return wrapped
 
@@ -65,10 +67,6 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
         return disabled[0](*args, **kwargs)
 
     return wrapped
-
-
-def _widen(value: Any) -> Any:
-    return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value
 
 
 def needs_gradient(*tensors: Tensor) -> bool:
@@ -93,13 +91,9 @@ def is_transformed(*tensors: Tensor) -> bool:
     return torch._C._are_functorch_transforms_active() and not has_tangent(*tensors)
 
 
-def _no_numbers() -> bool:
-    """Whether results have shapes only, whatever the tensors: while compiling, and in the mode of fake tensors."""
-    return torch.compiler.is_compiling() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
-
-
 def state_of(*tensors: Tensor) -> State:
-    if _no_numbers():
+    # While compiling, and in the mode of fake tensors, results have shapes only, whatever the tensors.
+    if torch.compiler.is_compiling() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
         return "symbolic"
     if torch.jit.is_tracing():  # type: ignore[attr-defined]
         raise BackendError(
@@ -125,7 +119,7 @@ def is_plain(*tensors: Tensor) -> bool:
 
 
 class WithoutDerivative(torch.autograd.Function):
-    """Base of steps that nothing is differentiated through; `forward` and `vmap` are theirs."""
+    """Base of steps without a derivative; subclasses define `forward` and `vmap`."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

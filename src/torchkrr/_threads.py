@@ -1,4 +1,4 @@
-"""How many threads torch uses in the thread that asks, without side effects on the others.
+"""The number of threads that torch uses in the calling thread, without side effects on the others.
 
 `torch.set_num_threads` also tells MKL, for the whole process and for good, to use exactly that many threads, after which
 `torch.linalg.solve`, `inv` and `lu_factor` of batches return garbage (pytorch/pytorch#142815). A library must not do that to
@@ -19,23 +19,26 @@ import torch
 
 class _Runtime(NamedTuple):
     set_openmp: Callable[[int], object]
-    set_mkl: Callable[[int], int]  # returns what was set before; 0 is nothing
+    set_mkl: Callable[[int], int]  # returns the previous count
 
 
-def set_threads(count: int) -> None:
-    """From now on torch uses `count` threads for operators called in this thread."""
+def set_threads(count: int, *, mkl: int | None = None) -> int:
+    """From now on torch uses `count` threads for operators called in this thread.
+
+    MKL uses as many, or `mkl`; the return value is what it used before, where 0 stands for no count of this thread.
+    """
     runtime = _runtime()
     if runtime is None:
         torch.set_num_threads(count)
-        return
+        return count
     torch.get_num_threads()  # torch initializes its count on first use in a thread, over what was set before
     runtime.set_openmp(count)
-    runtime.set_mkl(count)
+    return runtime.set_mkl(count if mkl is None else mkl)
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Torch uses `count` threads for operators called in this thread, while it lasts.
+    """Within the context torch uses `count` threads for operators called in this thread.
 
     Example:
         >>> before = torch.get_num_threads()
@@ -45,21 +48,12 @@ def threads(count: int) -> Iterator[None]:
         >>> torch.get_num_threads() == before
         True
     """
-    before, runtime = torch.get_num_threads(), _runtime()
-    if runtime is None:
-        torch.set_num_threads(count)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
-        return
-    runtime.set_openmp(count)
-    mkl_before = runtime.set_mkl(count)
+    before = torch.get_num_threads()
+    mkl = set_threads(count)
     try:
         yield
     finally:
-        runtime.set_openmp(before)
-        runtime.set_mkl(mkl_before)
+        set_threads(before, mkl=mkl)
 
 
 def per_thread() -> bool:

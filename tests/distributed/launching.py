@@ -12,12 +12,14 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
 from tests.distributed.checks import CHECKS, DTYPES
-from tests.distributed.problems import World
+from tests.distributed.problems import TOLERANCE, World
 
 SIZES = (1, 2, 3, 4)
 Results = dict[str, dict[str, float | bool | str]]  # of "check, dtype, size, rank"
@@ -69,3 +71,24 @@ def launch(folder: pathlib.Path) -> Results:
     for rank in range(max(SIZES)):
         results |= json.loads((folder / f"rank{rank}.json").read_text())
     return results
+
+
+def on_every_rank(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Parametrize a test with the number of ranks, and with these checks in each of their dtypes."""
+    cases = [(name, dtype) for name in names for dtype in CHECKS[name][1]]
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        test = pytest.mark.parametrize(("name", "dtype"), cases)(test)
+        return pytest.mark.timeout(280)(pytest.mark.parametrize("size", SIZES)(test))
+
+    return decorate
+
+
+def assert_equal_to_one_process(results: Results, name: str, dtype: str, size: int) -> None:
+    for rank in range(size):
+        found = results[f"{name}, {dtype}, {size}, {rank}"]
+        assert found
+        for what, value in found.items():
+            assert not isinstance(value, str), f"rank {rank}: {value}"
+            good = value if isinstance(value, bool) else value <= TOLERANCE[DTYPES[dtype]]
+            assert good, f"rank {rank} of {size}, {what}: {value}"

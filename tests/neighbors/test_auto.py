@@ -89,7 +89,7 @@ def test_a_graph_for_very_many_queries_among_points_without_structure():
 @pytest.mark.usefixtures("impatient")
 def test_without_faiss_it_is_exact_and_says_so(monkeypatch):
     def absent(name: str) -> None:
-        raise ImportError(name)
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(importlib, "import_module", absent)
     index = neighbors.AutoIndex().build(clusters())

@@ -299,7 +299,7 @@ def test_a_query_far_from_all_points():
     points, query = torch.randn(200, 3), 1e6 * torch.randn(20, 3)
     found = neighbors.ExactIndex().build(points).search(query, 5)
     if native.library() is not None:
-        rounded = exact.compiled_squared_distances(query, points.expand(20, -1, -1))  # sums in another order
+        rounded = exact.squared_to(query, points.repeat(20, 1, 1))  # sums in another order
         torch.testing.assert_close(rounded.double(), (points - query[:, None]).double().square().sum(-1), rtol=1e-6, atol=0)
     else:
         rounded = (points - query[:, None]).square().sum(-1)

@@ -191,13 +191,3 @@ def test_embedding_again_needs_no_second_copy(monkeypatch):
     # Every large tensor comes from the system and returns to it: the peak does not depend on how the heap is cut up.
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "131072")
     run_python(REBUILD, timeout=120)
-
-
-def test_a_sample_reaches_from_the_first_row_to_the_last_of_many():
-    # More rows than float32 can count.
-    count = 20_000_000
-    rows = base.evenly_spaced_rows(count, 1024, torch.device("cpu"))
-    assert (int(rows[0]), int(rows[-1]), len(rows.unique())) == (0, count - 1, 1024)
-    assert base.evenly_spaced_rows(3, 1024, torch.device("cpu")).tolist() == [0, 1, 2]
-    assert base.evenly_spaced_rows(1, 1024, torch.device("cpu")).tolist() == [0]
-    assert len(neighbors.StreamedIndex().build(torch.ones(1, 1).expand(count, 1)).points) == count

@@ -2,9 +2,8 @@
 
 import importlib
 
-from .launch import Launched, is_launched, launched
+from .launch import Launched, Shards, even_shards, is_launched, launched, own_rows
 from .local import ShardedLocalKernelRidge
-from .process_group import Shards, even_shards, own_rows
 from .search import operations_per_query, traffic_per_query
 
 __all__ = [

@@ -8,7 +8,6 @@ with a `torchkrr.nn.LocalKernelRidge` in its place, and the other way round.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import warnings
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -26,14 +24,13 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
-from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
 from ..errors import FileError, InputError
+from .launch import Shards, even_shards
 from .local import ShardedLocalKernelRidge
-from .process_group import Shards, even_shards
 
 PER_CENTER = ("centers", "values")
 
@@ -57,14 +54,14 @@ def save(module: nn.Module, path: str | os.PathLike[str]) -> None:
         >>> bool(torch.allclose(plain(query), expected))
         True
     """
-    sharded, group = _sharded_layers(module), _group_of(module)
-    for layer in sharded.values():
+    sharded, group = _sharded_layers(module)
+    shards: dict[str, Shards] = {}
+    for prefix, layer in sharded.items():
         layer.count_centers()
-    pieces = {f"{prefix}{name}": layer.shards for prefix, layer in sharded.items() for name in PER_CENTER}
+        shards |= {f"{prefix}{name}": layer.shards for name in PER_CENTER}
     state = {name: tensor.detach() for name, tensor in module.state_dict().items()}
-    planner = _SavePlanner(state, pieces, dist.get_rank(group) if sharded else 0)
     with _file_errors(path, "written"):
-        save_state(state, checkpoint_id=path, planner=planner, process_group=group, no_dist=not sharded)
+        save_state(_Rows.among(state, shards, group), checkpoint_id=path, process_group=group, no_dist=not sharded)
 
 
 def load(module: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -73,26 +70,23 @@ def load(module: nn.Module, path: str | os.PathLike[str]) -> None:
     Collective, if a layer is sharded. If the ranks together have as many centers as the checkpoint, each keeps its number of
     centers; otherwise the centers are split evenly, which is possible only if they are fixed.
     """
-    sharded, group = _sharded_layers(module), _group_of(module)
-    rank = dist.get_rank(group) if sharded else 0
+    sharded, group = _sharded_layers(module)
     with _file_errors(path, "read"):
         saved_tensors = FileSystemReader(path).read_metadata().state_dict_metadata
-    pieces: dict[str, Shards] = {}
+    shards: dict[str, Shards] = {}
     for prefix, layer in sharded.items():
         layer.count_centers()
         centers = saved_tensors.get(f"{prefix}centers")
         if isinstance(centers, TensorStorageMetadata):
-            shards = _shards_for(layer, centers.size[0])
-            pieces |= {f"{prefix}{name}": shards for name in PER_CENTER}
+            shards |= {f"{prefix}{name}": _shards_for(layer, centers.size[0]) for name in PER_CENTER}
     state: dict[str, Tensor] = {}
     for name, saved in saved_tensors.items():
         if not isinstance(saved, TensorStorageMetadata):
             raise FileError(f"{path} is no checkpoint of a module: {name!r} in it is no tensor.")
-        shape = [pieces[name].sizes[rank], *saved.size[1:]] if name in pieces else saved.size
+        shape = [shards[name].sizes[dist.get_rank(group)], *saved.size[1:]] if name in shards else saved.size
         state[name] = torch.empty(shape, dtype=saved.properties.dtype)
     with _file_errors(path, "read"):
-        planner = _LoadPlanner(state, pieces, rank)
-        load_state(state, checkpoint_id=path, planner=planner, process_group=group, no_dist=not sharded)
+        load_state(_Rows.among(state, shards, group), checkpoint_id=path, process_group=group, no_dist=not sharded)
     try:
         module.load_state_dict(state)
     except RuntimeError as error:
@@ -101,20 +95,17 @@ def load(module: nn.Module, path: str | os.PathLike[str]) -> None:
         layer.count_centers()
 
 
-def _sharded_layers(module: nn.Module) -> dict[str, ShardedLocalKernelRidge]:
-    """Sharded layers by the prefix of the names of their tensors."""
-    return {
+def _sharded_layers(module: nn.Module) -> tuple[dict[str, ShardedLocalKernelRidge], Any]:
+    """Sharded layers by the prefix of the names of their tensors, and their process group."""
+    layers = {
         f"{name}." if name else "": layer
         for name, layer in module.named_modules()
         if isinstance(layer, ShardedLocalKernelRidge)
     }
-
-
-def _group_of(module: nn.Module) -> Any:
-    groups = {id(layer.process_group): layer.process_group for layer in _sharded_layers(module).values()}
+    groups = {id(layer.process_group): layer.process_group for layer in layers.values()}
     if len(groups) > 1:
         raise InputError("The sharded layers of the module have different process groups. Save and load them one by one.")
-    return next(iter(groups.values()), None)
+    return layers, next(iter(groups.values()), None)
 
 
 def _shards_for(layer: ShardedLocalKernelRidge, count: int) -> Shards:
@@ -129,56 +120,43 @@ def _shards_for(layer: ShardedLocalKernelRidge, count: int) -> Shards:
     return even_shards(count, len(layer.shards.sizes))
 
 
-class _Pieces:
-    """The tensors of this rank, some of which are rows of a larger tensor."""
+class _Rows(Tensor):
+    """The rows of this rank: to `torch.distributed.checkpoint` a piece of the tensor with the rows of all ranks."""
 
-    def __init__(self, state: dict[str, Tensor], shards: dict[str, Shards], rank: int) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)  # type: ignore[call-arg]  # a planner
-        self._state, self._shards, self._rank = state, shards, rank
+    whole: torch.Size
+    start: int  # row number of the first
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
-    def _chunk(self, name: str) -> ChunkStorageMetadata:
-        """The place of this rank's rows in the whole tensor."""
-        tensor, start = self._state[name], self._shards[name].start(self._rank) if name in self._shards else 0
-        offsets = torch.Size([start, *(0 for _ in tensor.shape[1:])][: tensor.ndim])
-        return ChunkStorageMetadata(offsets=offsets, sizes=tensor.shape)
+    @classmethod
+    def among(cls, state: dict[str, Tensor], shards: dict[str, Shards], group: Any) -> dict[str, Tensor]:
+        """The same state, in which tensors with shards are such rows; they share memory with those given."""
+        views = dict(state)
+        for name in shards.keys() & state.keys():
+            views[name] = rows = state[name].as_subclass(cls)
+            rows.whole = torch.Size([shards[name].total, *rows.shape[1:]])
+            rows.start = shards[name].start(dist.get_rank(group))
+        return views
 
+    def size(self) -> torch.Size:  # type: ignore[override]
+        return self.whole
 
-class _SavePlanner(_Pieces, DefaultSavePlanner):
-    def create_local_plan(self) -> SavePlan:
-        plan = super().create_local_plan()
-        items: list[WriteItem] = []
-        # Every tensor is in the plan of every rank; torch drops what several ranks would write.
-        for item in plan.items:
-            items += self._piece(item.index.fqn) if item.index.fqn in self._shards else [item]
-        return dataclasses.replace(plan, items=items)
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        offsets = torch.Size([self.start, *(0 for _ in self.shape[1:])])
+        return [ChunkStorageMetadata(offsets=offsets, sizes=self.shape)] if len(self) else []
 
-    def _piece(self, name: str) -> list[WriteItem]:
-        tensor, chunk = self._state[name], self._chunk(name)
-        if not len(tensor):
-            return []
-        data = TensorWriteData(
-            chunk=chunk,
-            properties=TensorProperties.create_from_tensor(tensor),
-            size=torch.Size([self._shards[name].total, *tensor.shape[1:]]),
-        )
-        return [WriteItem(index=MetadataIndex(name, chunk.offsets), type=WriteItemType.SHARD, tensor_data=data)]
+    def __create_write_items__(self, name: str, _: Tensor) -> list[WriteItem]:
+        properties = TensorProperties.create_from_tensor(self)
+        return [
+            WriteItem(
+                index=MetadataIndex(name, chunk.offsets),
+                type=WriteItemType.SHARD,
+                tensor_data=TensorWriteData(chunk=chunk, properties=properties, size=self.whole),
+            )
+            for chunk in self.__create_chunk_list__()
+        ]
 
-    def lookup_object(self, index: MetadataIndex) -> Any:
-        return self._state[index.fqn]
-
-
-class _LoadPlanner(_Pieces, DefaultLoadPlanner):
-    def create_local_plan(self) -> LoadPlan:
-        assert self.metadata is not None
-        items: list[ReadItem] = []
-        for name, tensor in self._state.items():
-            saved = self.metadata.state_dict_metadata[name]
-            if tensor.numel() and isinstance(saved, TensorStorageMetadata):
-                items += create_read_items_for_chunk_list(name, saved, [self._chunk(name)])
-        return LoadPlan(items)
-
-    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
-        return self._state[index.fqn]
+    def __get_tensor_shard__(self, _: MetadataIndex) -> Tensor:
+        return self.as_subclass(Tensor)
 
 
 @contextlib.contextmanager

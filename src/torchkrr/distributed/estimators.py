@@ -1,7 +1,7 @@
 """Fitted estimators whose training rows are sharded over ranks: each rank predicts its own queries, as one process would.
 
 Members of the ensemble that use the neighbors of a query keep this rank's shard of the centers. Members that use all rows
-(at most 5000) in one factorization are kept whole.
+(at most 5000) in one factorization hold them all on every rank.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ..estimators.predictor import (
     neighbors_of,
 )
 from ..neighbors import ExactIndex
-from .process_group import Communicator, Shards, even_shards, fetch_rows
-from .search import ShardedIndex, solve_over_ranks
+from .launch import Communicator, Shards, even_shards
+from .search import ShardedIndex, fetch_rows, solve_over_ranks
 
 
 def shard(estimator: Any, *, process_group: Any = None) -> None:
@@ -60,7 +60,7 @@ class ShardedPredictor(Predictor):
         count = len(centers.points)
         shards = even_shards(count, comm.size)
         own = shards.own(comm.rank)
-        # No tensor that is kept has the points or values of all rows.
+        # No tensor of the predictor holds the points or values of all rows.
         super().__init__(
             Rows(whole.rows.points[:0], whole.rows.values[:0], whole.rows.weights),
             whole.members,
@@ -122,7 +122,7 @@ class ShardedMember(LocalMember):
         query = query.to(self.dtype)
         num_neighbors = self.num_neighbors if exclude is None else min(self.num_neighbors, self.shards.total - 1)
         tensors = (self.points, self.values) if kind == "mean" else (self.points,)
-        neighborhoods = ShardedIndex(self.index, self._embedded_rows, self.shards, self.comm).neighborhoods(
+        neighborhoods = ShardedIndex(self.index, self.shards, self.comm).neighborhoods(
             self.kernel.embed(query).to(self.searched),
             self.comm.table([len(query)]).squeeze(1).tolist(),
             num_neighbors,
@@ -132,7 +132,3 @@ class ShardedMember(LocalMember):
         options = SolveOptions(self.kernel, self.ridge, "constant")
         first, squared, rows = solve_over_ranks(query, neighborhoods, num_neighbors, self.values.shape[1], options, kind)
         return first, squared.clamp_min(0).double(), rows
-
-    def _embedded_rows(self, rows: Tensor) -> Tensor:
-        assert self.index.points is not None
-        return self.index.points.index_select(0, rows)

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from .._checks import (
+    INDEX_DTYPES,
     check_alike,
     check_finite,
-    check_floating,
     check_index_range,
     check_num_neighbors,
+    check_points,
     check_same_features,
     check_same_rows,
     check_tensor,
+    check_values,
 )
 from .._chunking import SEARCH_BYTES, rows_per_chunk
 from .._state import with_tensors
@@ -27,8 +29,8 @@ from ..kernels import Exponential, Kernel
 from ..nn import LocalKernelRidge
 from ..nn.base import SupportLayer
 from ..transforms import StandardMean, Transform
-from .process_group import Communicator, Shards, replicate
-from .search import ShardedIndex, solve_over_ranks
+from .launch import Communicator, Shards
+from .search import Replicate, ShardedIndex, solve_over_ranks
 
 
 class ShardedLocalKernelRidge(LocalKernelRidge):
@@ -85,7 +87,7 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
         self._comm: Communicator | None = Communicator(process_group, getattr(centers, "device", None))
         super().__init__(centers, values, num_neighbors, **options)
         kernel_state = [tensor.detach().double().cpu().numpy().tobytes() for tensor in _tensors(self.kernel)]
-        self._agree([], None, "construct the layer", repr(self.kernel), kernel_state, self._learned())
+        self.comm.agree([], None, "construct the layer", repr(self.kernel), kernel_state, self._learned())
 
     shards: Shards  # as of the last call
 
@@ -108,21 +110,19 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
 
     def neighbors(self, query: Tensor) -> Tensor:
         """The centers that each prediction uses, numbered over all ranks, nearest first, `(*, D)` to `(*, M)`."""
-        _, _, indices = self._solve_rows(self._flat(query), self.centers, self.values, None)
+        _, _, indices = self._solve(self._flat(query), self.centers, self.values, None)
         return indices.reshape(*query.shape[:-1], self.num_neighbors)
 
     def append(self, centers: Tensor, values: Tensor) -> None:
         """Add centers, possibly none, to the shard of this rank; exact from the next call on.
 
-        The kernel is not fitted again.
-
-        The row numbers of later ranks increase by as many.
+        The kernel is not fitted again. The row numbers of later ranks increase by as many.
 
         Shape:
             - centers: `(n, D)`; values: `(n, C)`
         """
         self._refuse_learned("append")
-        self._agree([], lambda: self._check_rows(centers, values, present=True), "append")
+        self.comm.agree([], lambda: self._check_rows(centers, values, present=True), "append")
         if len(centers):
             super().append(centers, values)
         self.count_centers()
@@ -135,7 +135,7 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
         """
         self._refuse_learned("remove")
         self.count_centers()
-        counts = self._agree([indices.numel()], lambda: self._check_removed(indices), "remove").squeeze(1).tolist()
+        counts = self.comm.agree([indices.numel()], lambda: self._check_removed(indices), "remove").squeeze(1).tolist()
         removed = self.comm.gather(indices.to(self.centers.device).long(), counts, "requests").unique()
         if len(removed) == self.num_centers:
             raise ShapeError(f"Removing all {len(removed)} rows would leave nothing to predict from. Keep at least one.")
@@ -153,15 +153,10 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
 
     def count_centers(self) -> None:
         """Update `shards` after the centers of some rank have changed."""
-        self.shards = Shards(tuple(self._agree([len(self.centers)], None, "count centers").squeeze(1).tolist()))
-
-    def _solve(self, query: Tensor, centers: Tensor, values: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
-        return self._solve_rows(query, centers, values, kind)
+        self.shards = Shards(tuple(self.comm.agree([len(self.centers)], None, "count centers").squeeze(1).tolist()))
 
     @full_precision
-    def _solve_rows(
-        self, query: Tensor, centers: Tensor, values: Tensor, kind: Kind | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _solve(self, query: Tensor, centers: Tensor, values: Tensor, kind: Kind | None) -> tuple[Tensor, Tensor, Tensor]:
         """As in the base class, for the queries of every rank; without a kind, only the neighbors."""
         ridge = torch.as_tensor(self.ridge)
         settings = (kind, self.num_neighbors, self.fade, self.trend, self.normalize, query.dtype, float(ridge.detach()))
@@ -171,7 +166,7 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
             check_alike(query=query, centers=centers)
             check_finite("query", query)
 
-        sizes = self._agree([len(query), len(centers)], check, "predict", *settings, learned)
+        sizes = self.comm.agree([len(query), len(centers)], check, "predict", *settings, learned)
         counts, self.shards = sizes[:, 0].tolist(), Shards(tuple(sizes[:, 1].tolist()))
         check_num_neighbors(self.num_neighbors, self.num_centers)
         fade = self.fade and self.num_neighbors < self.num_centers and kind is not None
@@ -179,7 +174,9 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
         gradient_scale = 1 / self.comm.size if self.average_gradients else 1.0
         with torch.no_grad():
             embedded = self._embed(query)
-        neighborhoods = self._sharded_index().neighborhoods(
+            if len(self.centers):
+                self._embedded_centers()  # builds the index of this rank, where it has to be
+        neighborhoods = ShardedIndex(self.index, self.shards, self.comm).neighborhoods(
             embedded,
             counts,
             num_neighbors,
@@ -202,42 +199,27 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
         learned = [tensor for tensor in (*_tensors(options.kernel), *ridge) if needs_gradient(tensor)]
         if not learned:
             return options, ()
-        copies = replicate(self.comm, gradient_scale, learned)
+        copies = Replicate.apply(self.comm, gradient_scale, *learned)
         copy_of = {id(tensor): copy for tensor, copy in zip(learned, copies, strict=True)}
         kernel, new_ridge = with_tensors(options.kernel, copy_of), copy_of.get(id(options.ridge), options.ridge)
         return options.but(kernel=kernel, ridge=new_ridge), copies
 
-    def _sharded_index(self) -> ShardedIndex:
-        """The index of this rank, built unless its shard is empty."""
-        if len(self.centers):
-            with torch.no_grad():
-                self._embedded_centers()
-        return ShardedIndex(self.index, self._embedded_rows, self.shards, self.comm)
-
-    def _embedded_rows(self, rows: Tensor) -> Tensor:
-        with torch.no_grad():
-            if self.index.streams or self.index.points is None:
-                return self._embed(self.centers.index_select(0, rows))
-            return self.index.points.index_select(0, rows)
-
     def _check_support(self, centers: Tensor, values: Tensor) -> None:
-        self._agree([], lambda: self._check_rows(centers, values), "construct the layer")
-        widths = self._agree([centers.shape[1], values.shape[1]], None, "construct the layer")
-        if bool((widths != widths[0]).any()):
+        self.comm.agree([], lambda: self._check_rows(centers, values), "construct the layer")
+        numbers = [len(centers), centers.shape[1], values.shape[1]]
+        sizes = self.comm.agree(numbers, None, "construct the layer", centers.dtype)
+        if bool((sizes[:, 1:] != sizes[0, 1:]).any()):
             raise ShapeError(
-                f"Centers and values must have as many features and outputs on every rank, got {widths.tolist()}. "
+                f"Centers and values must have as many features and outputs on every rank, got {sizes[:, 1:].tolist()}. "
                 "A rank without centers gives tensors of shape (0, features) and (0, outputs)."
             )
-        sizes = self._agree([len(centers)], None, "construct the layer", centers.dtype)
-        self.shards = Shards(tuple(sizes.squeeze(1).tolist()))
+        self.shards = Shards(tuple(sizes[:, 0].tolist()))
 
     def _check_rows(self, centers: Tensor, values: Tensor, *, present: bool = False) -> None:
-        for name, tensor in (("centers", centers), ("values", values)):
-            check_tensor(name, tensor)
-            check_floating(name, tensor)
-            if tensor.ndim != 2 or tensor.shape[1] == 0:
-                raise ShapeError(f"{name} must have shape (rows, columns), got {tuple(tensor.shape)}; rows may be 0.")
-            check_finite(name, tensor)
+        check_points("centers", centers, maybe_empty=True)
+        check_values(values, maybe_empty=True)
+        check_finite("centers", centers)
+        check_finite("values", values)
         check_same_rows("centers", centers, "values", values)
         check_alike(centers=centers, values=values, **({"present": self.centers} if present else {}))
         if present:
@@ -246,13 +228,10 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
 
     def _check_removed(self, indices: Tensor) -> None:
         check_tensor("indices", indices)
-        if indices.dtype not in (torch.int64, torch.int32) or indices.ndim != 1:
-            raise InputTypeError(
-                "indices must be a 1-D integer tensor of rows to remove, "
-                f"got {indices.dtype} of shape {tuple(indices.shape)}."
-            )
-        if len(indices):
-            check_index_range("indices", indices, self.num_centers)
+        if indices.dtype not in INDEX_DTYPES or indices.ndim != 1:
+            got = f"{indices.dtype} of shape {tuple(indices.shape)}"
+            raise InputTypeError(f"indices must be a 1-D integer tensor of rows to remove, got {got}.")
+        check_index_range("indices", indices, self.num_centers)
 
     def _apply(self, fn: Any, recurse: bool = True) -> ShardedLocalKernelRidge:
         super()._apply(fn, recurse)
@@ -261,7 +240,7 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
         return self
 
     def _default_kernel(self, centers: Tensor) -> Kernel:
-        return Exponential(input_transform=_fit_standard_mean(centers.detach(), self.comm))
+        return Exponential(input_transform=_fit_standard_mean(centers.detach(), self.num_centers, self.comm))
 
     def _flat(self, query: Tensor) -> Tensor:
         check_tensor("query", query)
@@ -269,9 +248,6 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
             check_same_features("query", query, "the centers of the layer", self.centers)
             return query.reshape(-1, query.shape[-1])
         return super()._flat(query)
-
-    def _agree(self, numbers: list[int], check: Callable[[], None] | None, what: str, *settings: object) -> Tensor:
-        return self.comm.agree(numbers, check or (lambda: None), what, *settings)
 
     def _own_repr(self) -> list[str]:
         return [*super()._own_repr(), f"own={len(self.centers)}"]
@@ -284,46 +260,26 @@ def _tensors(kernel: Kernel) -> tuple[Tensor, ...]:
     return (*kernel.parameters(), *kernel.buffers())
 
 
-def _fit_standard_mean(x: Tensor, comm: Communicator) -> StandardMean:
-    """`StandardMean().fit` on the rows `x` `(n, D)` of all ranks; `n` may be zero on some."""
+def _fit_standard_mean(x: Tensor, count: int, comm: Communicator) -> StandardMean:
+    """`StandardMean().fit` on the rows of all ranks, `count` together, of which `x` `(n, D)` are here; `n` may be zero."""
     transform = StandardMean()
     unit_cube, erf_inv, mean_distance = (cast(Transform, part) for part in transform.transforms)
-    unit_cube.set_statistics(*_ranges(x, comm))
+
+    def of_each_rank(statistic: Tensor) -> Tensor:
+        """`(R, D)`, in float64: combined in the order of the ranks, statistics are equal to the last bit on all of them."""
+        return comm.gather(statistic.double()[None], [1] * comm.size, "statistics")
+
+    def mean(function: Callable[[Tensor], Tensor]) -> Tensor:
+        chunks = [function(rows.double()).sum(0) for rows in x.split(rows_per_chunk(8 * x.shape[1], SEARCH_BYTES))]
+        return of_each_rank(torch.stack(chunks).sum(0)).sum(0) / count
+
+    nothing = x.new_full((1, x.shape[1]), torch.inf)
+    low = of_each_rank(torch.cat((x, nothing)).amin(0)).amin(0)
+    high = of_each_rank(torch.cat((x, -nothing)).amax(0)).amax(0)
+    unit_cube.set_statistics(low, high - low, low.new_tensor(count))
     with torch.no_grad():
-        variance = _variance(erf_inv(unit_cube(x)), comm)
-    distance = (2 * variance.sum()).sqrt()
+        x = erf_inv(unit_cube(x))
+    center = mean(lambda rows: rows)
+    distance = (2 * mean(lambda rows: (rows - center).square_()).sum()).sqrt()
     mean_distance.set_statistics(torch.where(distance > 0, distance, 1.0))
     return transform
-
-
-def _ranges(x: Tensor, comm: Communicator) -> tuple[Tensor, Tensor, Tensor]:
-    """Minimum and range of each feature, and the number of rows."""
-    nothing = x.new_full((1, x.shape[1]), torch.inf)
-    low, high = torch.cat((x, nothing)).amin(0), torch.cat((x, -nothing)).amax(0)
-    count = x.new_full((1,), len(x), dtype=torch.float64)
-    each = comm.gather(torch.cat((low.double(), high.double(), count))[None], [1] * comm.size, "statistics")
-    lows, highs, counts = each.split((x.shape[1], x.shape[1], 1), dim=1)
-    return lows.amin(0), highs.amax(0) - lows.amin(0), counts.sum()
-
-
-def _variance(x: Tensor, comm: Communicator) -> Tensor:
-    """Variance of each feature, in float64, and equal to the last bit on every rank."""
-    chunks = [_moments(rows) for rows in x.split(rows_per_chunk(8 * x.shape[1], SEARCH_BYTES)) if len(rows)]
-    own = _combine(torch.stack(chunks)) if chunks else x.new_zeros(1 + 2 * x.shape[1], dtype=torch.float64)
-    count, _, spread = _combine(comm.gather(own[None], [1] * comm.size, "statistics")).split((1, x.shape[1], x.shape[1]))
-    return spread.div(count)  # type: ignore[no-any-return]
-
-
-def _moments(rows: Tensor) -> Tensor:
-    """The number of rows, their mean, and the sum of squared differences from it."""
-    rows = rows.double()
-    mean = rows.mean(0)
-    return torch.cat((rows.new_tensor([len(rows)]), mean, (rows - mean).square_().sum(0)))
-
-
-def _combine(moments: Tensor) -> Tensor:
-    """The moments of all rows together, from those of disjoint sets of rows (Chan, Golub and LeVeque)."""
-    features = moments.shape[1] // 2
-    counts, means, spreads = moments.split((1, features, features), dim=1)
-    mean = (counts * means).sum(0) / counts.sum()
-    return torch.cat((counts.sum(0), mean, (spreads + counts * (means - mean).square()).sum(0)))

@@ -20,20 +20,20 @@ $N$ does not occur. The model assumes that rows are spread at random and that ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
+from .._chunking import rows_per_chunk
 from ..core.options import Kind, SolveOptions
 from ..functional.local import dispatch_local
 from ..neighbors import NeighborIndex
 from ..neighbors.auto import exact_seconds
 from ..neighbors.base import order_of
-from ..neighbors.exact import squared_to
-from .process_group import Communicator, Shards, fetch_rows
+from ..neighbors.exact import rank_squared
+from .launch import Communicator, Shards
 
 ROUND_BYTES = 64 << 20
 ROUND_SECONDS = 10.0  # of exact search, while other ranks may wait
@@ -52,8 +52,7 @@ class Neighborhood(NamedTuple):
 class ShardedIndex(NamedTuple):
     """The centers of all ranks, of which each rank can search its own."""
 
-    built: NeighborIndex  # of this rank; built unless its shard is empty
-    embedded_rows: Callable[[Tensor], Tensor]  # embedded points with these row numbers of the shard, a copy
+    own: NeighborIndex  # of this rank; built unless its shard is empty
     shards: Shards
     comm: Communicator
 
@@ -95,8 +94,9 @@ class ShardedIndex(NamedTuple):
         everyone, width = comm.gather(query, counts, "queries"), widths[self.comm.rank]
         squared, rows = everyone.new_empty(0), torch.empty(0, dtype=torch.int64, device=query.device)
         if width and len(everyone):
-            nearest = self.built.search(everyone, width).indices
-            squared, rows = self._squared(everyone, nearest).flatten(), nearest.flatten() + self.shards.start(comm.rank)
+            nearest = self.own.search(everyone, width).indices
+            squared, rows = rank_squared(everyone, self.own.take, nearest, width)
+            squared, rows = squared.flatten(), rows.flatten() + self.shards.start(comm.rank)
         to_each, from_each = [width * count for count in counts], [len(query) * other for other in widths]
         lists = []
         for part in (squared, rows):
@@ -104,15 +104,6 @@ class ShardedIndex(NamedTuple):
             lists.append(torch.cat([list_.view(len(query), n) for list_, n in zip(received, widths, strict=True)], dim=1))
         # Lists of lower ranks come first, so that a stable sort by distance breaks ties by row.
         return lists[1].gather(1, order_of(lists[0])[:, :num_neighbors])
-
-    def _squared(self, query: Tensor, rows: Tensor) -> Tensor:
-        # Not distances: different squares may have equal rounded roots, and the order is that of the squares.
-        squared = query.new_empty(rows.shape)
-        row_bytes = 2 * rows.shape[1] * query.shape[1] * query.element_size()
-        for chunk in ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES)):
-            points = self.embedded_rows(rows[chunk].flatten())
-            squared[chunk] = squared_to(query[chunk], points.view(*rows[chunk].shape, query.shape[1]))
-        return squared
 
     def _round_size(self, row_bytes: int, num_neighbors: int, query: Tensor) -> int:
         """Queries of each rank in one round; `row_bytes` are those of a fetched row."""
@@ -185,6 +176,72 @@ def _zero_function_of(empty: Sequence[Tensor], others: Sequence[Tensor]) -> Tens
     """
     zero = torch.stack([tensor.sum() for tensor in empty]).sum()
     return zero * torch.stack([zero, *(tensor.sum().to(zero.dtype) for tensor in others)]).sum().sin()
+
+
+def fetch_rows(
+    rows: Tensor, shards: Shards, comm: Communicator, *tensors: Tensor, gradient_scale: float = 1.0
+) -> tuple[Tensor, ...]:
+    """The requested rows of sharded tensors; twice differentiable.
+
+    Row numbers travel in one all-to-all, and the rows of each tensor in another. The gradient of a shard is that of the sum
+    of what all ranks compute from its rows, times `gradient_scale`. Either all ranks run the backward pass, or none.
+
+    Args:
+        rows: different row numbers over all shards, sorted, `(n,)`.
+        tensors: this rank's shard of each tensor, `(size of the shard, ...)`.
+    """
+    requested, ones = shards.per_owner(rows), [1] * comm.size
+    given: list[int] = comm.exchange(torch.tensor(requested, device=rows.device), ones, ones, "sizes").tolist()
+    own = comm.exchange(rows, requested, given, "requests") - shards.start(comm.rank)
+    sent = (tensor.index_select(0, own) for tensor in tensors)
+    return _Exchange.apply(comm, given, requested, "rows", gradient_scale, *sent)  # type: ignore[no-any-return]
+
+
+class _Exchange(torch.autograd.Function):
+    """`Communicator.exchange` of several tensors. Its transpose sends the gradients back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, comm: Communicator, to_each: list[int], from_each: list[int], what: str, factor: float, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.transpose, ctx.what, ctx.factor = (comm, from_each, to_each, "gradients", 1.0), what, factor
+        return tuple(comm.exchange(tensor, to_each, from_each, what) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        # The same tensors are learned on every rank, so all ranks send the same gradients. Second derivatives are all sent.
+        needed = [need or ctx.what == "gradients" for need in ctx.needs_input_grad[5:]]
+        sent = [ctx.factor * grad for grad, need in zip(grads, needed, strict=True) if need]
+        returned = iter(_Exchange.apply(*ctx.transpose, *sent))
+        return None, None, None, None, None, *(next(returned) if need else None for need in needed)
+
+
+class Replicate(torch.autograd.Function):
+    """Copies of tensors that are equal on all ranks; gradients are summed over ranks and scaled. Twice differentiable."""
+
+    @staticmethod
+    def forward(ctx: Any, comm: Communicator, gradient_scale: float, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.comm, ctx.gradient_scale = comm, gradient_scale
+        return tuple(tensor.clone() for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *_SumOverRanks.apply(ctx.comm, *(ctx.gradient_scale * grad for grad in grads))
+
+
+class _SumOverRanks(torch.autograd.Function):
+    """The sum over ranks, on every rank. It is its own transpose."""
+
+    @staticmethod
+    def forward(ctx: Any, comm: Communicator, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.comm = comm
+        total = comm.sum(torch.cat([tensor.flatten().double() for tensor in tensors]), "kernel gradients")
+        sums = total.split([tensor.numel() for tensor in tensors])
+        return tuple(part.view(tensor.shape).to(tensor.dtype) for part, tensor in zip(sums, tensors, strict=True))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *_SumOverRanks.apply(ctx.comm, *grads)
 
 
 class Traffic(NamedTuple):

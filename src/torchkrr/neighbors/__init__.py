@@ -2,9 +2,8 @@
 
 from .auto import AutoIndex, Choice, recall
 from .base import NeighborIndex, Neighbors
-from .exact import ExactIndex
+from .exact import ExactIndex, nearest
 from .faiss_index import FaissIndex
-from .search import nearest
 from .streamed import StreamedIndex
 
 __all__ = [

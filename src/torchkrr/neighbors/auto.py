@@ -25,7 +25,7 @@ from .faiss_index import FaissIndex
 from .streamed import StreamedIndex
 
 QUICK_ENOUGH = 2.0  # seconds of exact search for all expected queries, beyond what inverted lists take to build
-GROWN = 4  # times as many points, or as few, make the choice anew
+GROWTH = 4  # the choice is made anew after the number of points has changed by this factor
 SAMPLE, SAMPLE_NEIGHBORS = 200, 100
 WIDEST = 8  # inverted lists cost about as much as exact search if more than one in eight is visited
 
@@ -63,6 +63,11 @@ class AutoIndex(NeighborIndex):
         exact: N = 1,000, D = 8: 10,000 queries take about 0.0... s
     """
 
+    _settings = ("num_queries", "recall")
+    choice: Choice | None = None
+    _index: NeighborIndex | None = None  # the chosen one
+    _chosen_at: int = 0  # number of points
+
     def __init__(self, *, num_queries: int = 10_000, recall: float = 0.95) -> None:
         check_at_least_one("num_queries", num_queries)
         check_positive("recall", recall)
@@ -70,87 +75,71 @@ class AutoIndex(NeighborIndex):
             raise InputError(f"recall must be at most 1, a share of the true neighbors, got {recall}.")
         self.num_queries = num_queries
         self.recall = recall
-        self.choice: Choice | None = None
-        self._inner: NeighborIndex | None = None
-        self._chosen_at = 0
 
     @property
     def streams(self) -> bool:
-        return self._inner is not None and self._inner.streams
+        return self._index is not None and self._index.streams
 
     def build_embedded(self, points: Tensor, embed: Callable[[Tensor], Tensor]) -> NeighborIndex:
         needed, limit = points.numel() * points.element_size(), _memory() // 2
         if not limit or needed <= limit:
             return super().build_embedded(points, embed)
         self.release()
-        self._inner = StreamedIndex().build_embedded(points, embed)
-        self.points = self._inner.points
+        self._index = StreamedIndex().build_embedded(points, embed)
+        self.points = self._index.points
         self.choice = Choice("streamed", f"the points take {needed >> 20:,} MB, more than half of the memory")
         return self
 
     def append(self, points: Tensor) -> None:
         if not self.streams:
-            super().append(points)
-            return
-        assert self._inner is not None
-        self._inner.append(points)
-        self.points = self._inner.points
+            return super().append(points)
+        self._chosen().append(points)
+        self.points = self._chosen().points
 
     def remove(self, indices: Tensor) -> None:
         if not self.streams:
-            super().remove(indices)
-            return
-        assert self._inner is not None
-        self._inner.remove(indices)
-        self.points = self._inner.points
+            return super().remove(indices)
+        self._chosen().remove(indices)
+        self.points = self._chosen().points
 
     def _build(self, points: Tensor) -> None:
-        self._inner, self.choice = None, None
-        self._inner, self.choice = _choose(points, self.num_queries, self.recall)
+        self._release()
+        self._index, self.choice = _choose(points, self.num_queries, self.recall)
         self._chosen_at = len(points)
 
     def _append(self, points: Tensor, old_count: int) -> None:
-        if self._outgrown(len(points)):
-            self._build(points)
-        else:
-            inner = self._chosen()
-            inner._append(points, old_count)
-            inner.points, inner._version = points, points._version
+        self._update(points, lambda index: index._append(points, old_count))
 
     def _remove(self, points: Tensor, keep: Tensor) -> None:
-        if self._outgrown(len(points)):
-            self._build(points)
-        else:
-            inner = self._chosen()
-            inner._remove(points, keep)
-            inner.points, inner._version = points, points._version
+        self._update(points, lambda index: index._remove(points, keep))
 
-    def _outgrown(self, count: int) -> bool:
-        return not self._chosen_at / GROWN <= count <= self._chosen_at * GROWN
+    def _update(self, points: Tensor, update: Callable[[NeighborIndex], None]) -> None:
+        if not self._chosen_at / GROWTH <= len(points) <= self._chosen_at * GROWTH:
+            self._build(points)
+            return
+        index = self._chosen()
+        update(index)
+        index.points, index._version = points, points._version
 
     def find(self, query: Tensor, num_neighbors: int, exclude: Tensor | None = None) -> Neighbors:
         return self._chosen().find(query, num_neighbors, exclude)
 
-    def _chosen(self) -> NeighborIndex:
-        assert self._inner is not None  # `points` are there only with it
-        return self._inner
+    def take(self, rows: Tensor) -> Tensor:
+        return self._chosen().take(rows)
 
-    def _built(self) -> Tensor:
-        return self._chosen()._built() if self.streams else super()._built()
+    def _chosen(self) -> NeighborIndex:
+        assert self._index is not None  # `points` are there only with it
+        return self._index
+
+    def _current_points(self) -> Tensor:
+        return self._chosen()._current_points() if self.streams else super()._current_points()
 
     def _sample(self) -> Tensor:
-        self._built()
+        self._current_points()
         return self._chosen()._sample()
 
     def _release(self) -> None:
-        self._inner, self.choice = None, None
-
-    def _settings(self) -> tuple[str, ...]:
-        return ("num_queries", "recall")
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._inner, self.choice, self._chosen_at = None, None, 0
+        self._index, self.choice = None, None
 
     def __repr__(self) -> str:
         return "AutoIndex()" if self.choice is None else f"AutoIndex({self.choice})"
@@ -187,7 +176,7 @@ def graph_seconds(num_points: int, num_features: int, num_queries: int) -> float
     return num_points * 1e-4 * max(1.0, num_features / 64) + num_queries * 5e-4
 
 
-def _choose(points: Tensor, num_queries: int, wanted: float) -> tuple[NeighborIndex, Choice]:
+def _choose(points: Tensor, num_queries: int, least_recall: float) -> tuple[NeighborIndex, Choice]:
     """The index, built, and what was chosen."""
     count, features = points.shape
     exact = ExactIndex().build(points)
@@ -200,40 +189,26 @@ def _choose(points: Tensor, num_queries: int, wanted: float) -> tuple[NeighborIn
         return exact, Choice("exact", takes)
     lists = 1 << round(math.log2(count) / 2)
     try:
-        index = FaissIndex(f"IVF{lists},Flat")
+        candidates = [(FaissIndex(f"IVF{lists},Flat"), "nprobe", max(1, lists // 128), max(1, lists // WIDEST))]
     except MissingExtraError:
         return exact, Choice("exact", f'{takes}, and faiss is not installed: pip install "torchkrr[faiss]"')
+    if 2 * graph_seconds(count, features, num_queries) < seconds:
+        candidates.append((FaissIndex("HNSW32"), "ef_search", 128, 2048))
     rows = evenly_spaced_rows(count, SAMPLE, points.device)
     neighbors = min(SAMPLE_NEIGHBORS, count - 1)
     truth = exact.search(points[rows], neighbors, exclude=rows).indices
-
-    def measured(index: FaissIndex) -> float:
-        return share_found(index.search(points[rows], neighbors, exclude=rows).indices, truth)
-
-    index.build(points)
-    for index.nprobe in _doubling(max(1, lists // 128), max(1, lists // WIDEST)):
-        found = measured(index)
-        if found >= wanted:
-            name = f"{index.factory.removesuffix(',Flat')}, nprobe {index.nprobe}"
-            return index, Choice(name, f"{size}: recall {found:.3f} on {SAMPLE} of the points")
-    because = f"one list in {WIDEST} has a recall of {found:.2f}"
-    if 2 * graph_seconds(count, features, num_queries) < seconds:
-        graph = FaissIndex("HNSW32")
-        graph.build(points)
-        for graph.ef_search in _doubling(128, 2048):
-            found = measured(graph)
-            if found >= wanted:
-                name = f"HNSW32, ef_search {graph.ef_search}"
-                return graph, Choice(name, f"{size}: recall {found:.3f} on {SAMPLE} of the points; {because}")
-        because = f"a graph has a recall of {found:.2f}"
-    return exact, Choice("exact", f"{takes}, but {because}")
-
-
-def _doubling(first: int, last: int) -> list[int]:
-    values = [first]
-    while values[-1] < last:
-        values.append(min(2 * values[-1], last))
-    return values
+    failures = ""
+    for index, effort, first, last in candidates:
+        index.build(points)
+        for step in range((last // first).bit_length()):  # each effort is twice the one before
+            setattr(index, effort, first << step)
+            share = _recall(index.search(points[rows], neighbors, exclude=rows).indices, truth)
+            if share >= least_recall:
+                name = f"{index.factory.removesuffix(',Flat')}, {effort} {first << step}"
+                return index, Choice(name, f"{size}: recall {share:.3f} on {SAMPLE} of the points{failures}")
+        tried = f"one list in {WIDEST}" if effort == "nprobe" else "a graph"
+        failures = f"; {tried} has a recall of {share:.2f}"
+    return exact, Choice("exact", f"{takes}, but {failures[2:]}")
 
 
 def _memory() -> int:
@@ -247,19 +222,19 @@ def _memory() -> int:
 def recall(index: NeighborIndex, query: Tensor, num_neighbors: int, *, sample: int = 1000) -> float:
     r"""The share of the true `num_neighbors` nearest points that `index` finds, measured on a sample of the queries.
 
-    $$ \frac{1}{|S| M} \sum_{q \in S} |\text{found}(q) \cap \text{exact}(q)| $$
+    $$ \frac{1}{|S| M} \sum_{q \in S} |\text{index}(q) \cap \text{exact}(q)| $$
 
     Equivalent to
 
         exact = torchkrr.neighbors.nearest(query, index.points, num_neighbors)
-        found = index.search(query, num_neighbors).indices
-        result = float((found.unsqueeze(2) == exact.unsqueeze(1)).any(2).double().mean())
+        approximate = index.search(query, num_neighbors).indices
+        result = float((approximate.unsqueeze(2) == exact.unsqueeze(1)).any(2).double().mean())
 
     Args:
         index: an index that is built; for that of a layer, `layer.index` after a first call.
         query: points as the index sees them: for a layer, `layer.kernel.embed(query)`.
         num_neighbors: as in the search that is to be judged.
-        sample: at most so many queries are asked, evenly spaced, since exact search may be slow.
+        sample: at most this many queries are searched, evenly spaced, since exact search may be slow.
 
     Shape:
         - query: `(Q, E)`; output: a number in [0, 1]
@@ -272,15 +247,15 @@ def recall(index: NeighborIndex, query: Tensor, num_neighbors: int, *, sample: i
     """
     check_points("query", query)
     check_at_least_one("sample", sample)
-    asked = evenly_spaced_rows(len(query), sample, query.device)
-    found = index.search(query[asked], num_neighbors).indices
+    query = query[evenly_spaced_rows(len(query), sample, query.device)]
+    approximate = index.search(query, num_neighbors).indices
     if index.streams:  # which is exact
         return 1.0
-    exact = ExactIndex().build(index._built()).search(query[asked], num_neighbors).indices
-    return share_found(found, exact)
+    exact = ExactIndex().build(index._current_points()).search(query, num_neighbors).indices
+    return _recall(approximate, exact)
 
 
-def share_found(found: Tensor, exact: Tensor) -> float:
-    """The mean share of each row of `exact` `(Q, M)` that is in the same row of `found`."""
-    both = torch.cat((found, exact), dim=1).sort(dim=1).values
+def _recall(approximate: Tensor, exact: Tensor) -> float:
+    """The mean share of each row of `exact` `(Q, M)` that is in the same row of `approximate`."""
+    both = torch.cat((approximate, exact), dim=1).sort(dim=1).values
     return float((both[:, 1:] == both[:, :-1]).sum()) / exact.numel()

@@ -45,6 +45,7 @@ class NeighborIndex(ABC):
 
     points: Tensor | None = None  # (N, E) in the working dtype
     _version: int = 0  # of `points` when they were indexed
+    _settings: tuple[str, ...] = ()  # names of the attributes that are pickled and copied
 
     @property
     def streams(self) -> bool:
@@ -62,36 +63,36 @@ class NeighborIndex(ABC):
         return self
 
     def build_embedded(self, points: Tensor, embed: Callable[[Tensor], Tensor]) -> NeighborIndex:
-        """Index `embed(points)`, row by row; what was indexed before is let go first, so that both never coexist."""
+        """Index `embed(points)`, row by row. The previous points are released first, so that both never coexist."""
         self.release()
         return self.build(embed_in_blocks(points, embed))
 
     def release(self) -> None:
-        """Let go of the points and of all that was made from them; build again before the next search."""
+        """Free the points and everything computed from them; build again before the next search."""
         self.points = None
         self._release()
 
     def append(self, points: Tensor) -> None:
         """Add rows; they get the indices after the present ones."""
-        old = self._built()
+        old = self._current_points()
         check_points("points", points)
         points = points.detach().to(working_dtype(points.dtype))
         check_alike(points=points, present=old)
         check_same_features("points", points, "the index", old)
         check_searchable("points", points)
         with torch.inference_mode(False):
-            grown = torch.cat((old, points))
-        self._append(grown, len(old))
-        self.points, self._version = grown, grown._version
+            points = torch.cat((old, points))
+        self._append(points, len(old))
+        self.points, self._version = points, points._version
 
     def remove(self, indices: Tensor) -> None:
         """Drop rows; the rows after a dropped one move up."""
-        old = self._built()
+        old = self._current_points()
         keep = kept_rows(indices, len(old))
         with torch.inference_mode(False):
-            left = old[keep]
-        self._remove(left, keep)
-        self.points, self._version = left, left._version
+            points = old[keep]
+        self._remove(points, keep)
+        self.points, self._version = points, points._version
 
     def search(self, query: Tensor, num_neighbors: int, *, exclude: Tensor | None = None) -> Neighbors:
         """The `num_neighbors` nearest rows of each query `(Q, E)`; `exclude` `(Q,)` names one row to leave out of each.
@@ -100,17 +101,19 @@ class NeighborIndex(ABC):
             - query: `(Q, E)`; exclude: `(Q,)`
             - distances and indices: `(Q, M)`
         """
-        points = self._built()
+        points = self._current_points()
         check_points("query", query, maybe_empty=True)
         query = query.detach().to(working_dtype(query.dtype))
         sample = self._sample()
         check_alike(query=query, points=sample)
         check_same_features("query", query, "the index", sample)
+        what = "the number of centers"
         if exclude is not None:
-            check_exclude(exclude, query, points.shape[0])
-        available = points.shape[0] - (exclude is not None)
-        what = "the number of centers" + (" that are not excluded" if exclude is not None else "")
-        check_num_neighbors(num_neighbors, available, what=what)
+            what += " that are not excluded"
+            expected = f"({len(query)},), one row to leave out for each query"
+            check_index_tensor("exclude", exclude, query, (len(query),), expected)
+            check_index_range("exclude", exclude, len(points))
+        check_num_neighbors(num_neighbors, len(points) - (exclude is not None), what=what)
         if len(query) == 0:
             nothing = query.new_empty(0, num_neighbors)
             return Neighbors(nothing, nothing.long())
@@ -118,41 +121,43 @@ class NeighborIndex(ABC):
         with torch.no_grad():
             return self.find(query, num_neighbors, exclude)
 
+    def take(self, rows: Tensor) -> Tensor:
+        """The points with these row numbers `(n,)` as they are searched, a copy."""
+        assert self.points is not None
+        return self.points.index_select(0, rows)
+
     @abstractmethod
     def _build(self, points: Tensor) -> None: ...
 
-    @abstractmethod
     def _append(self, points: Tensor, old_count: int) -> None:
-        """`points` are all points, of which the first `old_count` are known."""
+        """Index all `points`, of which the first `old_count` are indexed already."""
+        self._build(points)
 
-    @abstractmethod
     def _remove(self, points: Tensor, keep: Tensor) -> None:
-        """`points` are those left; `keep` is the mask over the old ones."""
+        """Index the remaining `points`; `keep` is their mask among the previous ones."""
+        self._build(points)
 
     @abstractmethod
     def find(self, query: Tensor, num_neighbors: int, exclude: Tensor | None = None) -> Neighbors:
         """As `search`, for a caller that has checked its arguments: rows without a graph, in the dtype of the points."""
 
-    def _release(self) -> None:  # noqa: B027 - most have nothing
-        """Let go of what was made from the points."""
+    def _release(self) -> None:  # noqa: B027 - some have nothing
+        """Free what was computed from the points."""
 
     def _sample(self) -> Tensor:
         """Some of the points as they are searched: their dtype, device and features."""
-        return self._built()
+        return self._current_points()
 
-    def _built(self) -> Tensor:
+    def _current_points(self) -> Tensor:
+        """The points, indexed again if the caller has written into them."""
         if self.points is None:
             raise NotFittedError(f"{type(self).__name__} is not built. Call build(points) first.")
-        if self.points._version != self._version:  # the caller has written into the points it gave
+        if self.points._version != self._version:
             self.build(self.points)
         return self.points
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name in self._settings()}
-
-    def _settings(self) -> tuple[str, ...]:
-        """Names of the attributes that are configuration: what is pickled and copied."""
-        return ()
+        return {name: getattr(self, name) for name in self._settings}
 
 
 def embed_in_blocks(points: Tensor, embed: Callable[[Tensor], Tensor]) -> Tensor:
@@ -191,16 +196,7 @@ def kept_rows(indices: Tensor, count: int) -> Tensor:
     return keep
 
 
-def check_exclude(exclude: Tensor, query: Tensor, num_points: int) -> None:
-    check_index_tensor("exclude", exclude, query)
-    if exclude.shape != query.shape[:1]:
-        raise ShapeError(
-            f"exclude must have shape ({len(query)},), one row to leave out for each query, got {tuple(exclude.shape)}."
-        )
-    check_index_range("exclude", exclude, num_points)
-
-
-# On a CPU numpy selects and sorts several times faster than torch, and lets go of the interpreter while it does.
+# On a CPU numpy selects and sorts several times faster than torch, and releases the interpreter while it does.
 
 
 def smallest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -249,16 +245,8 @@ def order_of(values: Tensor) -> Tensor:
     return torch.from_numpy(order)
 
 
-def stable_order(values: Tensor) -> Tensor:
-    """As `order_of`, for few rows or many ties."""
-    array = _array(values)
-    if array is None:
-        return values.argsort(dim=1, stable=True)
-    return torch.from_numpy(np.argsort(array, axis=1, kind="stable"))
-
-
 def square_root(values: Tensor) -> Tensor:
-    """torch's own wakes all threads for a handful of numbers, and waits for them."""
+    """As `torch.sqrt`, which wakes all threads even for a handful of numbers."""
     array = _array(values)
     return values.sqrt() if array is None else torch.from_numpy(np.sqrt(array))
 

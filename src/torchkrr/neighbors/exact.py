@@ -1,11 +1,14 @@
 r"""Exact search: matrix products, a selection, and an exact ranking of the few that matter.
 
 The inner-product form of a distance is fast but inexact, and `topk` does not break ties by index. So a few candidates more
-than asked for are taken by the fast form, relative to the mean of the points, and ranked by exact distance. Where a point
+than requested are taken by the fast form, relative to the mean of the points, and ranked by exact distance. Where a point
 that was not a candidate could, within rounding, be as near as the last neighbor, that row is searched again among all
 points that close. The result is that of a full sort by (distance, index), however queries and points were chunked.
 
 The compiled search does all of it in cache, where it can be used; otherwise torch does.
+
+`nearest` is exact search in one call, also inside `torch.func`, `torch.compile` and `torch.export`. Neighbors are piecewise
+constant, so they have no derivative: autograd sees one step that nothing goes through, and the compiler one operator.
 """
 
 from __future__ import annotations
@@ -13,17 +16,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from .. import native
-from .._checks import check_choice, check_finite
+from .._checks import check_alike, check_choice, check_finite, check_num_neighbors, check_points, check_same_features
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
-from .._tensors import is_plain
-from ..native import NO_MEMORY, Backend, chosen
-from .base import NeighborIndex, Neighbors, order_of, smallest, sort_rows, square_root, stable_order
+from .._tensors import WithoutDerivative, full_precision, is_plain, state_of, working_dtype
+from ..errors import InputError
+from ..kernels import Kernel, check_kernel
+from .base import NeighborIndex, Neighbors, order_of, smallest, sort_rows, square_root
 
 SPARE_CANDIDATES = 8
 FEW_QUERIES = 4  # of the compiled search: to compare them by difference takes no longer than to pack the points
@@ -32,8 +36,7 @@ LARGEST_BLOCK = 1 << 15
 STRIP = 1 << 10
 SMALL_PROBLEM = 1 << 17  # numbers in the differences of all queries with all points
 SORTING = 16  # a sort costs as much as that many numbers for each point
-# A pool is cut back to the candidates asked for when it holds so many times as many.
-ROOM = 2
+ROOM = 2  # a pool is cut back to its candidates when it holds so many times as many
 CANDIDATE_BYTES = {torch.float32: 8, torch.float64: 16}
 LARGEST_ROW = 2**31 - 1  # rows are numbered in 32 bits
 
@@ -62,70 +65,70 @@ class ExactIndex(NeighborIndex):
         tensor([[3, 2]])
     """
 
-    def __init__(self, *, backend: Backend = "auto") -> None:
+    _settings = ("backend",)
+
+    def __init__(self, *, backend: native.Backend = "auto") -> None:
         check_choice("backend", backend, ("auto", "fused", "torch"))
-        self.backend: Backend = backend
-
-    def _settings(self) -> tuple[str, ...]:
-        return ("backend",)
-
-    @property
-    def _indexed(self) -> Tensor:
-        """The points; `search` has made sure that they are indexed as they are now."""
-        assert self.points is not None
-        return self.points
+        self.backend: native.Backend = backend
 
     def _build(self, points: Tensor) -> None:
         self._block_rows = block_rows(points.shape[1] * points.element_size(), len(points))
         mean, squares = points.mean(0), torch.linalg.vector_norm(points, dim=1).square_()
         self._shift = shift_of(mean, squares.mean())
         if self._shift is not None:
-            shifted = self._shifted(points, self._shift)
+            shifted = self._shifted(points)
             squares = torch.cat([torch.linalg.vector_norm(block, dim=1).square_() for _, block in shifted])
         self._squares = squares
-
-    def _append(self, points: Tensor, old_count: int) -> None:
-        self._build(points)
-
-    def _remove(self, points: Tensor, keep: Tensor) -> None:
-        self._build(points)
 
     def _release(self) -> None:
         for name in ("_squares", "_shift"):
             self.__dict__.pop(name, None)
 
     def find(self, query: Tensor, num_neighbors: int, exclude: Tensor | None = None) -> Neighbors:
-        points = self._indexed
-        size = query.shape[0] * points.shape[0]
-        if self._is_fused(query):
-            if query.shape[0] <= FEW_QUERIES or size * query.shape[1] <= SMALL_PROBLEM:
-                return _all_found(Neighbors(*compare_compiled(query, points, num_neighbors, exclude)), points)
-            return self._by_product(query, num_neighbors, exclude)
-        if size * max(query.shape[1], SORTING) <= SMALL_PROBLEM:
+        points, fused = self._points(), self._is_fused(query)
+        size = len(query) * len(points)
+        if fused and (len(query) <= FEW_QUERIES or size * query.shape[1] <= SMALL_PROBLEM):
+            pool = CandidatePool(query, num_neighbors, exclude)
+            return self._checked(Neighbors(*pool.add(0, points, num_neighbors=num_neighbors)))
+        if not fused and size * max(query.shape[1], SORTING) <= SMALL_PROBLEM:
             return self._compare_all(query, num_neighbors, exclude)
         return self._by_product(query, num_neighbors, exclude)
 
+    def _points(self) -> Tensor:
+        """The points; `search` has made sure that the index is up to date with them."""
+        assert self.points is not None
+        return self.points
+
     def _is_fused(self, query: Tensor) -> bool:
-        return chosen(self.backend, compiled_obstacle(query, self._indexed), "search here")
+        return native.chosen(self.backend, compiled_obstacle(query, self._points()), "search here")
+
+    def _checked(self, neighbors: Neighbors) -> Neighbors:
+        """The same neighbors; raises where some are missing, since the memory of the points was written to."""
+        if int(neighbors.indices[:, -1].min()) < 0:
+            check_finite("points", self._points())
+        return neighbors
 
     def _by_product(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
-        points = self._indexed
-        available = len(points) - (exclude is not None)
+        available = len(self._points()) - (exclude is not None)
         count = min(num_neighbors + SPARE_CANDIDATES, available)
         shifted = query if self._shift is None else query - self._shift
-        found, worst = self._best_of(query, shifted, count, num_neighbors, exclude)
+        neighbors, worst = self._best_of(query, shifted, count, num_neighbors, exclude)
         if count == available:
-            return found
-        # Scores are squared distances less |query|^2.
+            return neighbors
+        # Scores are squared distances less |query|^2; the last term bounds their rounding error.
         length = torch.linalg.vector_norm(shifted, dim=1)
-        reach = found.distances[:, -1]
-        limit = reach.square() - length.square() + self._rounding(length, reach, query.shape[1])
+        reach = neighbors.distances[:, -1]
+        units = 2 * float(torch.finfo(query.dtype).eps) * (query.shape[1] ** 0.5 + 8)
+        limit = reach.square() - length.square() + units * (2 * length + reach).square()
         doubtful = (worst <= limit).nonzero().squeeze(1)
-        if len(doubtful):
-            again = self._without_doubt(query, shifted, limit, doubtful, num_neighbors, exclude)
-            for rows, part in again:
-                found.distances[rows], found.indices[rows] = part
-        return found
+        for chunk in ranges(len(doubtful), rows_per_chunk(len(self._points()) * query.element_size(), SEARCH_BYTES)):
+            rows = doubtful[chunk]
+            groups = self._all_within(shifted[rows], limit[rows], None if exclude is None else exclude[rows])
+            for group, candidates in groups:
+                which = rows[group]
+                ranked = rank(query[which], self.take, candidates, num_neighbors)
+                neighbors.distances[which], neighbors.indices[which] = ranked
+        return neighbors
 
     def _best_of(
         self, query: Tensor, shifted: Tensor, count: int, num_neighbors: int, exclude: Tensor | None
@@ -133,49 +136,25 @@ class ExactIndex(NeighborIndex):
         """The nearest of the `count` points with the best scores, and the worst `(Q,)` of these scores."""
         if not self._is_fused(query):
             scores, candidates = self._candidates(shifted, count, exclude)
-            return rank(query, self._take, candidates, num_neighbors), scores.amax(1)
-
-        def work(chunk: slice) -> tuple[Tensor, Tensor, Tensor]:
-            pool = Candidates(shifted[chunk], count, None if exclude is None else exclude[chunk])
-            for block in self._blocks():
-                pool.add(*block)
-            return self._ranked(pool, query[chunk], num_neighbors)
-
-        starts = range(0, len(query), QUERIES_AT_A_TIME)
-        parts = [work(slice(start, start + QUERIES_AT_A_TIME)) for start in starts]
+            return rank(query, self.take, candidates, num_neighbors), scores.amax(1)
+        parts = []
+        for chunk in ranges(len(query), QUERIES_AT_A_TIME):
+            pool = CandidatePool(shifted[chunk], count, None if exclude is None else exclude[chunk])
+            for start, points, squares in self._blocks():
+                pool.add(start, points, squares)
+            parts.append(self._rank_pool(pool, query[chunk], num_neighbors))
         distances, rows, worst = (torch.cat(column) for column in zip(*parts, strict=True))
-        return _all_found(Neighbors(distances, rows), self._indexed), worst
+        return self._checked(Neighbors(distances, rows)), worst
 
-    def _ranked(self, pool: Candidates, query: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor, Tensor]:
-        return pool.ranked(query, self._indexed, num_neighbors)
-
-    def _without_doubt(
-        self,
-        query: Tensor,
-        shifted: Tensor,
-        limit: Tensor,
-        doubtful: Tensor,
-        num_neighbors: int,
-        exclude: Tensor | None,
-    ) -> Iterator[tuple[Tensor, Neighbors]]:
-        """Queries, of those named, and their neighbors among all points that may be near enough."""
-        points = self._indexed
-        for chunk in ranges(len(doubtful), rows_per_chunk(len(points) * query.element_size(), SEARCH_BYTES)):
-            rows = doubtful[chunk]
-            closest = self._all_within(shifted[rows], limit[rows], None if exclude is None else exclude[rows])
-            for part, candidates in closest:
-                yield rows[part], rank(query[rows[part]], self._take, candidates, num_neighbors)
-
-    def _take(self, rows: Tensor) -> Tensor:
-        """The points with these row numbers, a copy."""
-        return self._indexed.index_select(0, rows)
+    def _rank_pool(self, pool: CandidatePool, query: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor, Tensor]:
+        return pool.rank(num_neighbors, query, self._points())
 
     def _compare_all(self, query: Tensor, num_neighbors: int, exclude: Tensor | None) -> Neighbors:
         """By difference with every point: for few queries and points nothing is quicker."""
-        squared = (self._indexed - query.unsqueeze(1)).square_().sum(-1)  # (Q, N)
+        squared = (self._points() - query.unsqueeze(1)).square_().sum(-1)  # (Q, N)
         if exclude is not None:
             squared.scatter_(1, exclude.long().unsqueeze(1), torch.inf)
-        rows = stable_order(squared)[:, :num_neighbors]
+        rows = order_of(squared)[:, :num_neighbors]
         return Neighbors(square_root(squared.gather(1, rows)), rows)
 
     def _candidates(self, query: Tensor, count: int, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -187,14 +166,14 @@ class ExactIndex(NeighborIndex):
         def add(block: Block, before: tuple[Tensor, Tensor] | None, chunk: slice) -> tuple[Tensor, Tensor]:
             part, needed = query[chunk], (chunk.stop - chunk.start) * len(block.points)
             try:
-                own = memory.pop()
-            except IndexError:  # all of it is in use
-                own = query.new_empty(needed)
-            own = own if own.numel() >= needed else query.new_empty(needed)
-            scores = own[:needed].view(len(part), len(block.points))
+                buffer = memory.pop()
+            except IndexError:  # other threads use all of it
+                buffer = query.new_empty(needed)
+            buffer = buffer if buffer.numel() >= needed else query.new_empty(needed)
+            scores = buffer[:needed].view(len(part), len(block.points))
             _score(part, block, None if exclude is None else exclude[chunk], out=scores)
             values, columns = smallest(scores, min(count, len(block.points)))
-            memory.append(own)
+            memory.append(buffer)
             columns = columns + block.start
             if before is None:
                 return values, columns
@@ -211,7 +190,7 @@ class ExactIndex(NeighborIndex):
 
     def _all_within(self, query: Tensor, limit: Tensor, exclude: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Groups of the given queries with every point whose score is within the limit of its query, and maybe more."""
-        scores = query.new_empty(len(query), len(self._indexed))
+        scores = query.new_empty(len(query), len(self._points()))
         for block in self._blocks():
             _score(query, block, exclude, out=scores[:, block.start : block.start + len(block.points)])
         counts = (scores <= limit.unsqueeze(1)).sum(1)
@@ -220,41 +199,22 @@ class ExactIndex(NeighborIndex):
         features = query.shape[1]
         while len(order):
             row_bytes = int(counts[order[-1]]) * features * query.element_size()
-            part, order = (
-                order[-rows_per_chunk(row_bytes, SEARCH_BYTES) :],
-                order[: -rows_per_chunk(row_bytes, SEARCH_BYTES)],
-            )
+            size = rows_per_chunk(row_bytes, SEARCH_BYTES)
+            part, order = order[-size:], order[:-size]
             yield part, scores[part].topk(int(counts[part].max()), largest=False).indices
 
     def _blocks(self) -> Iterator[Block]:
         """The points block by block; a block is overwritten by the next."""
-        points = self._indexed
-        if self._shift is None:
-            size = self._block_rows
-            pieces: Iterator[tuple[int, Tensor]] = ((i, points[i : i + size]) for i in range(0, len(points), size))
-        else:
-            pieces = self._shifted(points, self._shift)
-        for start, block in pieces:
+        for start, block in self._shifted(self._points()):
             yield Block(start, block, self._squares[start : start + len(block)])
 
-    def _shifted(self, points: Tensor, shift: Tensor) -> Iterator[tuple[int, Tensor]]:
+    def _shifted(self, points: Tensor) -> Iterator[tuple[int, Tensor]]:
         size = self._block_rows
-        memory = points.new_empty(size, points.shape[1])
+        shift = self._shift
+        memory = points.new_empty(0 if shift is None else size, points.shape[1])
         for start in range(0, len(points), size):
             block = points[start : start + size]
-            yield start, torch.sub(block, shift, out=memory[: len(block)])
-
-    def _rounding(self, length: Tensor, reach: Tensor, features: int) -> Tensor:
-        """Bound on the rounding error of a score, for points within `reach` of a query of the given length."""
-        units = 2 * float(torch.finfo(length.dtype).eps) * (features**0.5 + 8)
-        bound: Tensor = units * (2 * length + reach).square()
-        return bound
-
-
-def _all_found(found: Neighbors, points: Tensor) -> Neighbors:
-    if int(found.indices[:, -1].min()) < 0:  # something has written into the memory of the points
-        check_finite("points", points)
-    return found
+            yield start, block if shift is None else torch.sub(block, shift, out=memory[: len(block)])
 
 
 def shift_of(mean: Tensor, mean_square: Tensor) -> Tensor | None:
@@ -283,17 +243,26 @@ def rank(query: Tensor, take: Callable[[Tensor], Tensor], candidates: Tensor, nu
 
     `take` gives the points `(n, E)` with row numbers `(n,)`, as a copy.
     """
+    squared, rows = rank_squared(query, take, candidates, num_neighbors)
+    return Neighbors(square_root(squared), rows)
+
+
+def rank_squared(
+    query: Tensor, take: Callable[[Tensor], Tensor], candidates: Tensor, num_neighbors: int
+) -> tuple[Tensor, Tensor]:
+    """As `rank`, but the squares of the distances: different ones may have equal rounded roots."""
     features = query.shape[1]
 
-    def work(chunk: slice) -> Neighbors:
+    def work(chunk: slice) -> tuple[Tensor, Tensor]:
         ordered = sort_rows(candidates[chunk])
         squared = squared_to(query[chunk], take(ordered.flatten()).view(*ordered.shape, features))
         order = order_of(squared)[:, :num_neighbors]
-        return Neighbors(square_root(squared.gather(1, order)), ordered.gather(1, order))
+        return squared.gather(1, order), ordered.gather(1, order)
 
     row_bytes = 2 * candidates.shape[1] * (features + 4) * query.element_size()
     chunks = ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES // 4))
-    return Neighbors(*collect(work, chunks, query.device))
+    squared, rows = collect(work, chunks, query.device)
+    return squared, rows
 
 
 def squared_to(query: Tensor, gathered: Tensor) -> Tensor:
@@ -301,9 +270,12 @@ def squared_to(query: Tensor, gathered: Tensor) -> Tensor:
 
     Every index ranks by these numbers, so that lists of different indexes can be merged in one order.
     """
-    if compiled_obstacle(query, gathered) is None:  # the same sums as in the compiled search, to the last bit
-        return compiled_squared_distances(query, gathered)
-    return gathered.sub_(query.unsqueeze(1)).square_().sum(-1)
+    if compiled_obstacle(query, gathered) is not None:
+        return gathered.sub_(query.unsqueeze(1)).square_().sum(-1)
+    # The same sums as in the compiled search, to the last bit.
+    squared = query.new_empty(gathered.shape[:2])
+    _run("measure", {"query": query, "points": gathered}, {"distances": squared}, wanted=gathered.shape[1])
+    return squared
 
 
 # The compiled search: products in cache, and a pool of candidates for each query.
@@ -318,116 +290,159 @@ def compiled_obstacle(query: Tensor, points: Tensor) -> str | None:
     if points.shape[0] > LARGEST_ROW:
         return f"it takes at most {LARGEST_ROW:,} points"
     if not is_plain(query, points):
-        return NO_MEMORY
+        return native.NO_MEMORY
     return native.MISSING if native.library() is None else None
 
 
-def compare_compiled(query: Tensor, points: Tensor, num_neighbors: int, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Distances and rows `(Q, M)` of the nearest points, by difference with every point."""
-    found = _empty(query, num_neighbors)
-    _compare(_new_pool(query, num_neighbors), query, 0, points, None, exclude, exact=True, found=found)
-    return found["distances"], found["indices"]
-
-
-class Candidates:
-    """The `count` best scores for each query, found block by block; a score is a squared distance less |query|^2."""
+class CandidatePool:
+    """The `count` best scores for each query, collected block by block; a score is a squared distance less |query|^2."""
 
     def __init__(self, query: Tensor, count: int, exclude: Tensor | None) -> None:
-        self._query, self._count, self._exclude = query, count, exclude
-        self._pool = _new_pool(query, count)
+        self.query, self.exclude = query, None if exclude is None else exclude.long()
+        self.sizes = {"count": count, "capacity": ROOM * count}
+        self.memory = {
+            "pool": torch.empty(len(query), ROOM * count * CANDIDATE_BYTES[query.dtype], dtype=torch.uint8),
+            "bound": query.new_full((len(query),), torch.inf),  # only scores below it may enter
+            "filled": torch.zeros(len(query), dtype=torch.int64),
+        }
 
-    def add(self, start: int, points: Tensor, squares: Tensor) -> None:
-        """Compare with `points` `(B, E)`, rows from `start` on, with their squared lengths."""
-        _compare(self._pool, self._query, start, points, squares, self._exclude, exact=False)
+    def add(
+        self, start: int, points: Tensor, squares: Tensor | None = None, *, num_neighbors: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Compare with `points` `(B, E)`, rows from `start` on, with their squared lengths.
 
-    def ranked(self, query: Tensor, points: Tensor, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Distances and rows `(Q, wanted)` of the nearest candidates, by difference, and the worst score `(Q,)` of all."""
-        return _ranked(self._pool, query, points, wanted)
+        Without these, points are compared by difference. With `num_neighbors` they are all the points there are: the
+        result is the distances and rows `(Q, num_neighbors)` of the nearest.
+        """
+        inputs = {"query": self.query, "points": points, "squares": squares, "exclude": self.exclude}
+        return self._run("compare", inputs, num_neighbors, start=start, block=len(points), exact=squares is None)[:2]
 
-    def rows(self) -> tuple[Tensor, Tensor]:
-        """Rows `(Q, count)` of the candidates, and the worst score `(Q,)`."""
-        _, rows, worst = _ranked(self._pool, self._query, None, self._count)
-        return rows, worst
+    def rank(
+        self, num_neighbors: int, query: Tensor | None = None, points: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Distances and rows `(Q, num_neighbors)` of the nearest candidates, and the worst score `(Q,)` of all.
 
+        Candidates are ranked by their difference from `query`; without points, they come in no order.
+        """
+        inputs = {"query": self.query if query is None else query, "points": points}
+        return self._run("rank", inputs, num_neighbors)
 
-def compiled_squared_distances(query: Tensor, gathered: Tensor) -> Tensor:
-    """Of each query `(Q, E)` to points of its own `(Q, K, E)`, by difference: `(Q, K)`."""
-    result = query.new_empty(gathered.shape[:2])
-    tensors = {"query": native.plain(query), "points": native.plain(gathered), "distances": result}
-    _run("measure", query, tensors, wanted=gathered.shape[1])
-    return result
-
-
-class _Pool(NamedTuple):
-    """Candidates of each query, kept from block to block."""
-
-    memory: Tensor  # (Q, capacity) candidates, as bytes
-    bound: Tensor  # (Q,): only scores below it may enter
-    filled: Tensor  # (Q,) int64
-    kept: int  # candidates that are never dropped
-    capacity: int
-
-
-def _new_pool(query: Tensor, count: int) -> _Pool:
-    capacity = ROOM * count
-    return _Pool(
-        torch.empty(query.shape[0], capacity * CANDIDATE_BYTES[query.dtype], dtype=torch.uint8),
-        query.new_full((query.shape[0],), torch.inf),
-        torch.zeros(query.shape[0], dtype=torch.int64),
-        count,
-        capacity,
-    )
+    def _run(
+        self, name: str, inputs: dict[str, Tensor | None], num_neighbors: int, **sizes: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        count = len(self.query)
+        distances, worst = self.query.new_empty(count, num_neighbors), self.query.new_empty(count)
+        indices = torch.empty(count, num_neighbors, dtype=torch.int64)
+        results = {"distances": distances, "indices": indices, "worst": worst} if num_neighbors else {}
+        _run(name, inputs, {**self.memory, **results}, wanted=num_neighbors, **self.sizes, **sizes)
+        return distances, indices, worst
 
 
-def _compare(
-    pool: _Pool,
+def _run(name: str, inputs: dict[str, Tensor | None], outputs: dict[str, Tensor], **sizes: int) -> None:
+    tensors = {key: native.plain(tensor) for key, tensor in inputs.items() if tensor is not None}
+    count, features = tensors["query"].shape
+    pointers = {key: tensor.data_ptr() for key, tensor in (tensors | outputs).items()}
+    task = native.SearchTask(queries=count, features=features, threads=torch.get_num_threads(), **pointers, **sizes)
+    native.call(name, tensors["query"].dtype, task)
+
+
+@full_precision
+def nearest(
     query: Tensor,
-    start: int,
-    points: Tensor,
-    squares: Tensor | None,
-    exclude: Tensor | None,
+    centers: Tensor,
+    num_neighbors: int,
     *,
-    exact: bool,
-    found: dict[str, Tensor] | None = None,
-) -> None:
-    """Let the points enter the pool; if these are all, `found` receives the best, by their scores."""
-    tensors = {"query": native.plain(query), "points": native.plain(points), **(found or {})}
-    if squares is not None:
-        tensors["squares"] = native.plain(squares)
-    if exclude is not None:
-        tensors["exclude"] = exclude.long().contiguous()
-    wanted = 0 if found is None else found["indices"].shape[1]
-    _run("compare", query, tensors, pool, start=start, block=points.shape[0], exact=exact, wanted=wanted)
+    kernel: Kernel | None = None,
+    exclude_self: bool = False,
+    exclude: Tensor | None = None,
+) -> Tensor:
+    r"""The nearest centers of each query in the metric of the kernel, by exact search.
+
+    Equivalent to
+
+        embed = kernel.embed if kernel is not None else lambda x: x
+        distances = torch.cdist(embed(query), embed(centers))
+        result = distances.sort(dim=1, stable=True).indices[:, :num_neighbors]
+
+    Args:
+        query: points to search for.
+        centers: points to search among.
+        num_neighbors: how many.
+        kernel: whose embedding to search in; `None` searches the points as they are.
+        exclude_self: for `query` equal to `centers` row by row: leave row i out of the neighbors of row i.
+        exclude: one row of `centers` to leave out for each query.
+
+    Shape:
+        - query: `(Q, D)`; centers: `(N, D)`; exclude: `(Q,)`
+        - output: `(Q, M)` int64, nearest first, ties by lowest index
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0], [3.0]])
+        >>> nearest(x, x, 1, exclude_self=True).squeeze()
+        tensor([1, 0, 1])
+    """
+    check_points("query", query, maybe_empty=True)
+    check_points("centers", centers)
+    check_alike(query=query, centers=centers)
+    check_same_features("query", query, "centers", centers)
+    check_finite("query", query)
+    check_finite("centers", centers)
+    if kernel is not None:
+        check_kernel(kernel)
+    if exclude_self:
+        if exclude is not None:
+            raise InputError("Give exclude_self or exclude, not both: exclude names the rows that exclude_self implies.")
+        if query.shape != centers.shape or (is_plain(query) and not torch.equal(query, centers)):
+            raise InputError(
+                "exclude_self=True needs query equal to centers, row by row. "
+                "For another query set name the row to leave out of each with exclude=."
+            )
+        exclude = torch.arange(len(query), device=query.device)
+    with torch.no_grad():
+        if kernel is not None:
+            dtype = working_dtype(query.dtype)
+            query, centers = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
+        state = state_of(query, centers)
+        if state == "plain":
+            return _search(query, centers, num_neighbors, exclude)
+        check_num_neighbors(num_neighbors, centers.shape[0])
+        search = torch.ops.torchkrr.nearest if state == "symbolic" else _Nearest.apply
+        return search(query.detach(), centers.detach(), num_neighbors, exclude)  # type: ignore[no-any-return]
 
 
-def _ranked(pool: _Pool, query: Tensor, points: Tensor | None, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
-    found = _empty(query, wanted)
-    tensors = {"query": native.plain(query), **found}
-    if points is not None:
-        tensors["points"] = native.plain(points)
-    _run("rank", query, tensors, pool, wanted=wanted)
-    return found["distances"], found["indices"], found["worst"]
+def _search(query: Tensor, centers: Tensor, num_neighbors: int, exclude: Tensor | None) -> Tensor:
+    return ExactIndex().build(centers).search(query, num_neighbors, exclude=exclude).indices
 
 
-def _empty(query: Tensor, wanted: int) -> dict[str, Tensor]:
-    """What the library writes: distances and rows `(Q, wanted)` of the nearest, and the worst score `(Q,)` of all."""
-    count = query.shape[0]
-    return {
-        "distances": query.new_empty(count, wanted),
-        "indices": torch.empty(count, wanted, dtype=torch.int64),
-        "worst": query.new_empty(count),
-    }
+@torch.library.custom_op("torchkrr::nearest", mutates_args=())
+def _nearest_op(query: Tensor, centers: Tensor, num_neighbors: int, exclude: Tensor | None) -> Tensor:
+    return _search(query, centers, num_neighbors, exclude).contiguous()
 
 
-def _run(name: str, query: Tensor, tensors: dict[str, Tensor], pool: _Pool | None = None, **sizes: int) -> None:
-    task = native.SearchTask(
-        **{key: tensor.data_ptr() for key, tensor in tensors.items()},
-        queries=query.shape[0],
-        features=query.shape[1],
-        threads=torch.get_num_threads(),
-        **sizes,
-    )
-    if pool is not None:
-        task.pool, task.bound, task.filled = (part.data_ptr() for part in pool[:3])
-        task.count, task.capacity = pool.kept, pool.capacity
-    native.call(name, query.dtype, task)
+@_nearest_op.register_fake
+def _(query: Tensor, centers: Tensor, num_neighbors: int, exclude: Tensor | None) -> Tensor:
+    return query.new_empty(query.shape[0], num_neighbors, dtype=torch.int64)
+
+
+class _Nearest(WithoutDerivative):
+    @staticmethod
+    def forward(query: Tensor, centers: Tensor, num_neighbors: int, exclude: Tensor | None) -> Tensor:
+        return _search(query, centers, num_neighbors, exclude)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], query: Tensor, centers: Tensor, num_neighbors: int, exclude: Tensor | None
+    ) -> tuple[Tensor, int]:
+        def batch(tensor: Tensor, dim: int | None) -> Tensor:
+            return tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+        query = batch(query, in_dims[0])
+        exclude = None if exclude is None else batch(exclude, in_dims[3])
+        if in_dims[1] is None:  # the same centers: all queries at once
+            flat = None if exclude is None else exclude.flatten()
+            indices = _Nearest.apply(query.flatten(0, 1), centers, num_neighbors, flat)
+            return indices.view(*query.shape[:2], num_neighbors), 0
+        centers = batch(centers, in_dims[1])
+        rows = (None,) * info.batch_size if exclude is None else exclude.unbind()
+        each = [_Nearest.apply(*pair, num_neighbors, row) for *pair, row in zip(query, centers, rows, strict=True)]
+        return torch.stack(each), 0

@@ -6,7 +6,6 @@ after them, whatever faiss does with its own numbers.
 
 from __future__ import annotations
 
-import importlib
 from functools import partial
 from typing import Any
 
@@ -14,20 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._checks import check_integer, check_positive
-from ..errors import InputError, MissingExtraError, SearchError
+from .._checks import check_at_least_one
+from .._extras import import_extra
+from ..errors import InputError, SearchError
 from .base import NeighborIndex, Neighbors
 from .exact import SPARE_CANDIDATES, rank
-
-DEFAULT_NPROBE = 32
-DEFAULT_EF_SEARCH = 256
 
 
 class FaissIndex(NeighborIndex):
     """Any index that faiss's factory can build, for example `"IVF1024,Flat"` or `"HNSW32"`.
 
-    Neighbors may be missed, but those found are ranked exactly. An index that finds fewer than asked for searches wider
-    by itself, and raises `SearchError` if even its widest search does not find them.
+    Neighbors may be missed, but those found are ranked exactly. An index that finds fewer than requested widens its search
+    by itself, and raises `SearchError` if even the widest one does not find them.
 
     Args:
         factory: faiss's index factory string.
@@ -40,14 +37,12 @@ class FaissIndex(NeighborIndex):
         tensor([0, 1, 2])
     """
 
-    def __init__(self, factory: str = "Flat", *, nprobe: int = DEFAULT_NPROBE, ef_search: int = DEFAULT_EF_SEARCH) -> None:
-        check_integer("nprobe", nprobe)
-        check_integer("ef_search", ef_search)
-        check_positive("nprobe", nprobe)
-        check_positive("ef_search", ef_search)
-        self.factory = factory
-        self.nprobe = nprobe
-        self.ef_search = ef_search
+    _settings = ("factory", "nprobe", "ef_search")
+
+    def __init__(self, factory: str = "Flat", *, nprobe: int = 32, ef_search: int = 256) -> None:
+        check_at_least_one("nprobe", nprobe)
+        check_at_least_one("ef_search", ef_search)
+        self.factory, self.nprobe, self.ef_search = factory, nprobe, ef_search
         self._faiss = _import_faiss()
 
     def _build(self, points: Tensor) -> None:
@@ -95,20 +90,20 @@ class FaissIndex(NeighborIndex):
         self._numbers = self._numbers[mask]
 
     def find(self, query: Tensor, num_neighbors: int, exclude: Tensor | None = None) -> Neighbors:
-        points = self._built()
+        points = self._current_points()
         count = min(num_neighbors + SPARE_CANDIDATES + (exclude is not None), len(points))
-        # Missing candidates are marked by a row past the end; `rank` must never see it.
+        # Missing candidates have a row past the end.
         candidates = torch.full((len(query), count), len(points), dtype=torch.int64)
         missing = np.arange(len(query))
         rows, barred = _rows(query), None if exclude is None else exclude.cpu().numpy()
         for widening in range(64):
-            found = self._ask(rows[missing], count, 1 << widening)
+            proposed = self._propose(rows[missing], count, 1 << widening)
             if barred is not None:
-                found[found == barred[missing, None]] = len(points)
-            candidates[torch.from_numpy(missing)] = torch.from_numpy(found)
-            missing = missing[(found < len(points)).sum(1) < num_neighbors]
+                proposed[proposed == barred[missing, None]] = len(points)
+            candidates[torch.from_numpy(missing)] = torch.from_numpy(proposed)
+            missing = missing[(proposed < len(points)).sum(1) < num_neighbors]
             if len(missing) == 0:
-                return self._rank(query, points, candidates.to(query.device), num_neighbors)
+                return rank(query, partial(_take, points), candidates.to(query.device), num_neighbors)
             if self._is_exhaustive(1 << widening):
                 break
         raise SearchError(
@@ -116,25 +111,11 @@ class FaissIndex(NeighborIndex):
             "search. Lower num_neighbors, use an index with fewer lists, or ExactIndex."
         )
 
-    @staticmethod
-    def _rank(query: Tensor, points: Tensor, candidates: Tensor, num_neighbors: int) -> Neighbors:
-        absent = candidates == len(points)
-        if not bool(absent.any()):
-            return rank(query, partial(points.index_select, 0), candidates, num_neighbors)
-
-        # What was not found counts as infinitely far and is ranked behind all others.
-        def take(rows: Tensor) -> Tensor:
-            taken = points.index_select(0, rows.clamp_max(len(points) - 1))
-            taken[rows == len(points)] = torch.inf
-            return taken
-
-        return rank(query, take, candidates, num_neighbors)
-
     def _release(self) -> None:
         self._index = None
         self._numbers = np.empty(0, dtype=np.int64)
 
-    def _ask(self, rows: np.ndarray[Any, Any], count: int, widening: int) -> np.ndarray[Any, Any]:
+    def _propose(self, rows: np.ndarray[Any, Any], count: int, widening: int) -> np.ndarray[Any, Any]:
         """Rows of the points for each query, `len(points)` where faiss found none."""
         lists = self._inverted_lists(self._index)
         if lists is not None:
@@ -143,9 +124,9 @@ class FaissIndex(NeighborIndex):
         if graph is not None:
             graph.hnsw.efSearch = max(self.ef_search, count) * widening
         _, numbers = self._index.search(rows, count)
-        found: np.ndarray[Any, Any] = np.searchsorted(self._numbers, numbers)
-        found[numbers < 0] = len(self._numbers)
-        return found
+        proposed: np.ndarray[Any, Any] = np.searchsorted(self._numbers, numbers)
+        proposed[numbers < 0] = len(self._numbers)
+        return proposed
 
     def _is_exhaustive(self, widening: int) -> bool:
         lists = self._inverted_lists(self._index)
@@ -161,9 +142,6 @@ class FaissIndex(NeighborIndex):
         inner = None if inner is None else self._faiss.downcast_index(inner)
         return inner if hasattr(inner, "hnsw") else None
 
-    def _settings(self) -> tuple[str, ...]:
-        return ("factory", "nprobe", "ef_search")
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._faiss = _import_faiss()
@@ -177,10 +155,11 @@ def _rows(points: Tensor) -> np.ndarray[Any, Any]:
 
 
 def _import_faiss() -> Any:
-    try:
-        return importlib.import_module("faiss")
-    except ImportError:
-        raise MissingExtraError(
-            'FaissIndex needs faiss, which is not installed: pip install "torchkrr[faiss]". '
-            "ExactIndex gives the exact neighbors without it."
-        ) from None
+    return import_extra("faiss", "FaissIndex", extra="faiss", instead="ExactIndex gives the exact neighbors without it.")
+
+
+def _take(points: Tensor, rows: Tensor) -> Tensor:
+    """These rows of the points; missing ones are infinitely far, and so ranked behind all others."""
+    taken = points.index_select(0, rows.clamp_max(len(points) - 1))
+    taken[rows == len(points)] = torch.inf
+    return taken

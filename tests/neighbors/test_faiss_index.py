@@ -252,7 +252,7 @@ def test_a_released_index_keeps_nothing_of_the_points(points):
 def test_without_faiss_the_error_names_the_extra(monkeypatch):
     def absent(name, *arguments):
         if name == "faiss":
-            raise ImportError("No module named 'faiss'")
+            raise ModuleNotFoundError("No module named 'faiss'", name="faiss")
         return importlib.__import__(name, *arguments)
 
     monkeypatch.setattr(importlib, "import_module", absent)
@@ -265,7 +265,7 @@ def test_a_pickle_opened_without_faiss_names_the_extra(monkeypatch):
     text = pickle.dumps(neighbors.FaissIndex("Flat"))
 
     def absent(name):
-        raise ImportError(name)
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(importlib, "import_module", absent)
     with pytest.raises(MissingExtraError, match=r"torchkrr\[faiss\]"):
