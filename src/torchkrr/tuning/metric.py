@@ -4,25 +4,91 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Literal
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from tqdm import tqdm
 
 from .._checks import check_at_least_one, check_choice, check_integer, check_positive, check_ridge
+from .._extras import import_extra
 from .._state import register, register_setting, usable
-from ..core.options import Trend
-from ..errors import InputError, ShapeError
+from ..core.options import SolveOptions, Trend
+from ..errors import InputError, RidgeRaisedWarning, ShapeError
+from ..functional.local import solve_local
 from ..kernels import Exponential, Kernel, check_kernel
+from ..neighbors import nearest
+from ..nn import LocalKernelRidge
 from ..transforms import Compose, Linear, MeanDistance, Standardize, Transform
-from .descent import Descent, Prediction, Schedule
-from .learned import LearnedMetric
 from .leave_one_out import check_data
-from .scores import Loss, check_loss
+from .scores import Loss, check_loss, in_given_units, score, unit_of
 
 Metric = Literal["ard", "linear"]
 MOST_HELD_OUT = 1000
 NEIGHBORS = 50
+SMALLEST_RIDGE = 1e-8
+FIRST_TEMPERATURE = 0.2
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """One look at the rows set aside."""
+
+    step: int
+    seconds: float
+    loss: float  # mean of the batches since the last look; not a number at the start
+    held_out_loss: float
+    ridge: float
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedMetric:
+    """A kernel with its learned metric, fixed, and the ridge that goes with it.
+
+    Use it as it is with `layer`, or give `kernel` to `torchkrr.select`, which then chooses the number of neighbors, the
+    ridge and a common factor of the lengthscale for it.
+    """
+
+    kernel: Kernel
+    ridge: float
+    trend: Trend
+    loss: Loss
+    score: float  # on the rows set aside
+    temperature: float | None
+    history: tuple[Progressed, ...]
+
+    def layer(self, centers: Tensor, values: Tensor, num_neighbors: int = 100, **changes: Any) -> LocalKernelRidge:
+        """A layer in the learned metric; keyword arguments of `LocalKernelRidge` change or add to it."""
+        arguments = {"kernel": self.kernel, "ridge": self.ridge, "trend": self.trend, **changes}
+        return LocalKernelRidge(centers, values, min(num_neighbors, len(centers)), **arguments)
+
+    def plot(self) -> Any:
+        """A matplotlib figure: the losses along the way, and the learned metric."""
+        pyplot = import_extra("matplotlib.pyplot", "A plot", extra="plot")
+        figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+        steps = [point.step for point in self.history]
+        left.plot(steps[1:], [point.loss for point in self.history[1:]], label="batches, leave-one-out")
+        left.plot(steps, [point.held_out_loss for point in self.history], marker="o", markersize=3.5, label="rows set aside")
+        left.set_xlabel("step")
+        left.set_ylabel(self.loss.replace("_", " "))
+        left.legend(frameon=False, fontsize=8)
+        left.grid(alpha=0.3)
+        right.set_xlabel("feature")
+        lengthscale, transform = self.kernel.lengthscale.detach(), self.kernel.input_transform
+        last = transform.transforms[-1] if isinstance(transform, Compose) else None
+        if isinstance(last, Linear) and len(lengthscale) == 1:
+            weight = last.weight.detach()
+            image = right.imshow((weight.mT @ weight).tolist(), cmap="RdBu_r")
+            right.set_ylabel("feature")
+            right.set_title("metric $W^T W$", fontsize=9)
+            figure.colorbar(image, ax=right)
+        else:
+            right.bar(range(len(lengthscale)), (1 / lengthscale).tolist())
+            right.set_ylabel("1 / lengthscale: how much it counts")
+        return figure
 
 
 def learn_metric(
@@ -89,14 +155,13 @@ def learn_metric(
     check_choice("metric", metric, ("ard", "linear"))
     check_choice("trend", trend, (None, "constant"))
     check_ridge(ridge)
-    for name, number in (("delta", delta), ("learning_rate", learning_rate)):
-        check_positive(name, number)
-    for name, count in (("steps", steps), ("batch_size", batch_size), ("refresh_every", refresh_every)):
-        check_at_least_one(name, count)
-    for name, count in (("evaluate_every", evaluate_every), ("patience", patience)):
-        check_at_least_one(name, count)
+    check_positive("delta", delta)
+    check_positive("learning_rate", learning_rate)
     if max_seconds is not None:
         check_positive("max_seconds", max_seconds)
+    counts = {"steps": steps, "batch_size": batch_size, "refresh_every": refresh_every}
+    for name, count in {**counts, "evaluate_every": evaluate_every, "patience": patience}.items():
+        check_at_least_one(name, count)
     if rank is not None and metric != "linear":
         raise InputError("rank belongs to metric='linear'. Leave it out, or choose that metric.")
     held_out = max(1, min(MOST_HELD_OUT, len(centers) // 10))
@@ -110,46 +175,54 @@ def learn_metric(
             f"num_neighbors must lie between 1 and {others}, got {num_neighbors}: of {len(centers)} rows, {held_out} "
             "are set aside and one is left out."
         )
-
-    wanted = Prediction(num_neighbors, float(ridge), learn_ridge, trend, loss, delta)
-    schedule = Schedule(
-        steps, min(batch_size, len(centers) - held_out), learning_rate, refresh_every, evaluate_every, patience, max_seconds
+    options = _Options(
+        num_neighbors,
+        float(ridge),
+        learn_ridge,
+        trend,
+        loss,
+        delta,
+        steps,
+        min(batch_size, others + 1),
+        learning_rate,
+        refresh_every,
+        evaluate_every,
+        patience,
+        max_seconds,
     )
     with torch.inference_mode(False), torch.enable_grad():
         # Tensors made in inference mode could not take part in a backward pass.
         centers, values = usable(centers.detach()), usable(values.detach())
-        working = _prepared(kernel, centers, metric, rank)
-        descent = Descent(centers, values, working, wanted, held_out=held_out, seed=seed)
-        history = descent.run(schedule, progress=progress)
-    score = min(point.held_out_loss for point in history)
-    if not math.isfinite(score):
+        descent = _Descent(centers, values, _learnable(kernel, centers, metric, rank), options, held_out, seed)
+        history = descent.run(progress)
+    best = min(point.held_out_loss for point in history)
+    if not math.isfinite(best):
         raise InputError("No metric has a finite loss. Look at centers and values: they may be too large for their dtype.")
     return LearnedMetric(
-        kernel=_fixed(working),
+        kernel=_fixed(descent.kernel),
         ridge=float(descent.ridge().detach()),
         trend=trend,
         loss=loss,
-        score=score,
-        temperature=float(descent.temperature().detach()) if loss == "cross_entropy" else None,
+        score=best,
+        temperature=float(descent.log_temperature.detach().exp()) if loss == "cross_entropy" else None,
         history=tuple(history),
     )
 
 
-def _prepared(kernel: Kernel | None, centers: Tensor, metric: Metric, rank: int | None) -> Kernel:
+def _learnable(kernel: Kernel | None, centers: Tensor, metric: Metric, rank: int | None) -> Kernel:
     """A copy of the kernel whose metric, and what its profile already learned, are Parameters."""
     if kernel is None:
-        transform = Compose(Standardize(), MeanDistance()).fit(centers)
-        kernel = Exponential(input_transform=transform)
+        kernel = Exponential(input_transform=Compose(Standardize(), MeanDistance()).fit(centers))
     check_kernel(kernel)
-    working = copy.deepcopy(kernel)
+    kernel = copy.deepcopy(kernel)
     with torch.no_grad():
-        embedded = working.embed(centers)
+        embedded = kernel.embed(centers)
     features = embedded.shape[1]
-    logs = working.log_lengthscale.detach().double().expand(features).clone()
-    del working.log_lengthscale
+    logs = kernel.log_lengthscale.detach().double().expand(features).clone()
+    del kernel.log_lengthscale
     if metric == "ard":
-        register(working, "log_lengthscale", logs, learn=True)
-        return working
+        register(kernel, "log_lengthscale", logs, learn=True)
+        return kernel
     if rank is not None:
         check_integer("rank", rank)
         if not 1 <= rank <= features:
@@ -160,10 +233,10 @@ def _prepared(kernel: Kernel | None, centers: Tensor, metric: Metric, rank: int 
         centered = (embedded - embedded.mean(0)).to(weight.dtype)
         directions = torch.linalg.eigh(centered.mT @ centered).eigenvectors.mT.flip(0)
         weight = directions[:rank] @ weight
-    parts = [] if working.input_transform is None else [working.input_transform]
-    working.input_transform = Compose(*parts, Linear(weight, learn=True).double())
-    register_setting(working, "log_lengthscale", torch.zeros(1, device=centers.device), learn=False)
-    return working
+    transforms = [] if kernel.input_transform is None else [kernel.input_transform]
+    kernel.input_transform = Compose(*transforms, Linear(weight, learn=True).double())
+    register_setting(kernel, "log_lengthscale", torch.zeros(1, device=centers.device), learn=False)
+    return kernel
 
 
 def _fixed(kernel: Kernel) -> Kernel:
@@ -175,3 +248,117 @@ def _fixed(kernel: Kernel) -> Kernel:
                 setting = isinstance(module, Kernel | Transform)
                 register(module, name, parameter.detach().double() if setting else parameter.detach(), learn=False)
     return kernel
+
+
+class _Options(NamedTuple):
+    """Arguments of `learn_metric` that the descent needs, checked."""
+
+    num_neighbors: int
+    ridge: float
+    learn_ridge: bool
+    trend: Trend
+    loss: Loss
+    delta: float
+    steps: int
+    batch_size: int
+    learning_rate: float
+    refresh_every: int
+    evaluate_every: int
+    patience: int
+    max_seconds: float | None
+
+
+class _Descent(nn.Module):
+    """The data split in two, and what is learned: the Parameters of `kernel`, the ridge and the temperature."""
+
+    log_ridge: Tensor
+    log_temperature: Tensor
+
+    def __init__(self, centers: Tensor, values: Tensor, kernel: Kernel, options: _Options, held_out: int, seed: int) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(centers), generator=self.generator).to(centers.device)
+        aside, train = order[:held_out], order[held_out:]
+        self.unit = unit_of(values, options.loss)
+        values = values / self.unit
+        self.centers, self.values = centers[train], values[train]
+        self.held_centers, self.held_values = centers[aside], values[aside]
+        self.kernel, self.options = kernel, options._replace(delta=options.delta / self.unit)
+        register(self, "log_ridge", self._number(math.log(max(options.ridge, SMALLEST_RIDGE))), learn=options.learn_ridge)
+        first = self._number(math.log(FIRST_TEMPERATURE))
+        register(self, "log_temperature", first, learn=options.loss == "cross_entropy")
+
+    def _number(self, value: float) -> Tensor:
+        return torch.tensor(value, dtype=torch.float64, device=self.centers.device)
+
+    def ridge(self) -> Tensor:
+        return self.log_ridge.exp() if self.options.learn_ridge else self._number(self.options.ridge)
+
+    def run(self, progress: bool) -> list[Progressed]:
+        """Descend, leave the best state in place, and return what was seen on the way."""
+        options, start = self.options, time.monotonic()
+        optimizer = torch.optim.Adam([p for p in self.parameters() if p.requires_grad], lr=options.learning_rate)
+        batches: list[tuple[Tensor, Tensor]] = []
+        losses: list[float] = []
+        with warnings.catch_warnings(), tqdm(total=options.steps, desc="learning the metric", disable=not progress) as bar:
+            warnings.simplefilter("ignore", RidgeRaisedWarning)  # the metric on its way; the final one warns when used
+            history = [self._evaluate(0, math.nan, start)]
+            best_state, best, since = copy.deepcopy(self.state_dict()), history[0].held_out_loss, 0
+            for step in range(1, options.steps + 1):
+                spent = (time.monotonic() - start) / options.max_seconds if options.max_seconds else 0.0
+                share = min(1.0, max(step / options.steps, spent))
+                optimizer.param_groups[0]["lr"] = options.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
+                if not batches:
+                    batches = self._batches(min(options.refresh_every, options.steps - step + 1))
+                losses.append(self._step(optimizer, *batches.pop()))
+                bar.set_postfix_str(f"held-out {options.loss} {best:.4g}", refresh=False)
+                bar.update()
+                if step % options.evaluate_every and share < 1:
+                    continue
+                history.append(self._evaluate(step, sum(losses) / len(losses), start))
+                losses = []
+                since += 1
+                if history[-1].held_out_loss < best:
+                    best_state, best, since = copy.deepcopy(self.state_dict()), history[-1].held_out_loss, 0
+                if since >= options.patience or share == 1:
+                    break
+        self.load_state_dict(best_state)
+        return history
+
+    def _batches(self, count: int) -> list[tuple[Tensor, Tensor]]:
+        """Rows to leave out and their neighbors, for the next `count` steps, by one search."""
+        size = self.options.batch_size
+        batches = [torch.randperm(len(self.centers), generator=self.generator)[:size] for _ in range(count)]
+        rows = torch.cat(batches).to(self.centers.device)
+        query = self.centers[rows]
+        indices = nearest(query, self.centers, self.options.num_neighbors, kernel=self.kernel, exclude=rows)
+        return list(zip(rows.split(size), indices.split(size), strict=True))
+
+    def _step(self, optimizer: torch.optim.Optimizer, rows: Tensor, indices: Tensor) -> float:
+        loss = self._loss(self.centers[rows], self.values[rows], indices)
+        optimizer.zero_grad()
+        loss.backward()
+        gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+        if all(bool(torch.isfinite(gradient).all()) for gradient in gradients):  # one bad batch must not spoil the metric
+            optimizer.step()
+        with torch.no_grad():
+            self.log_ridge.clamp_(min=math.log(SMALLEST_RIDGE))
+        return float(loss.detach())
+
+    def _evaluate(self, step: int, train_loss: float, start: float) -> Progressed:
+        with torch.no_grad():
+            indices = nearest(self.held_centers, self.centers, self.options.num_neighbors, kernel=self.kernel)
+            held_out = self._loss(self.held_centers, self.held_values, indices)
+        losses = torch.tensor([train_loss, float(held_out)], dtype=torch.float64)
+        train_loss, loss = in_given_units(losses, self.options.loss, self.unit).tolist()
+        ridge = float(self.ridge().detach())
+        return Progressed(step, time.monotonic() - start, train_loss, loss if math.isfinite(loss) else math.inf, ridge)
+
+    def _loss(self, query: Tensor, targets: Tensor, indices: Tensor) -> Tensor:
+        options, ridge = self.options, self.ridge()
+        means, powers = solve_local(
+            query, self.centers, self.values, indices, SolveOptions(self.kernel, ridge, options.trend)
+        )
+        variances = powers.square() + ridge.to(powers.dtype)
+        temperature = self.log_temperature.exp().to(means.dtype)
+        return score(options.loss, means, variances, targets, delta=options.delta, temperature=temperature).mean()
