@@ -146,41 +146,30 @@ def calibrate(
     if (query is None) != (values is None):
         raise InputError("Give query and values together, or neither for leave-one-out.")
     with torch.no_grad():
-        return _calibrate(layer, query, values, scale, num_samples, seed)
-
-
-def _calibrate(
-    layer: LocalKernelRidge, query: Tensor | None, values: Tensor | None, scale: Scale, num_samples: int, seed: int
-) -> Calibration:
-    count = layer.num_centers
-    sampled = sample_rows(count, num_samples, seed, layer.centers.device)
-    rows = torch.arange(count, device=sampled.device) if scale == "cell" else sampled
-    left_out = leave_one_out_of(layer, rows)
-    # Squares of values in half precision would overflow, and small variances vanish.
-    residuals = (left_out.means - layer.values[rows]).double().abs()  # (n, C)
-    spreads = _variance(left_out.powers.double(), layer).sqrt()  # (n,)
-    fingerprint = Fingerprint(*_sources(layer))
-    whole = (residuals.square().sum(0) / spreads.square().sum()).sqrt()  # (C,)
-    if scale == "cell":
-        known = Calibration(layer, fingerprint, whole, residuals, spreads, residuals[:0])
-        # The neighbors a row was predicted from: its own residual takes no part in its scale.
-        cells = left_out.neighbor_indices[sampled][:, : layer.num_neighbors]
-        residuals, std = residuals[sampled], known._cell_scale(cells) * spreads[sampled].unsqueeze(-1)
-    else:
-        known = Calibration(layer, fingerprint, whole, None, None, residuals[:0])
-        std = whole * spreads.unsqueeze(-1)
-    if query is not None and values is not None:
-        residuals, std = _held_out(known, query, values)
-    return known._replace(scores=(residuals / std.clamp_min(SMALLEST)).sort(0).values)
-
-
-def _held_out(known: Calibration, query: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    check_points("query", query)
-    check_values(values)
-    check_alike(query=query, values=values, centers=known.layer.centers)
-    check_same_rows("query", query, "values", values)
-    check_finite("values", values)
-    return (known.layer(query) - values).double().abs(), known._std(query, observation=True)
+        sampled = sample_rows(layer.num_centers, num_samples, seed, layer.centers.device)
+        rows = torch.arange(layer.num_centers, device=sampled.device) if scale == "cell" else sampled
+        left_out = leave_one_out_of(layer, rows)
+        # Squares of values in half precision would overflow, and small variances vanish.
+        residuals = (left_out.means - layer.values[rows]).double().abs()  # (n, C)
+        spreads = _variance(left_out.powers.double(), layer).sqrt()  # (n,)
+        overall = (residuals.square().sum(0) / spreads.square().sum()).sqrt()  # (C,)
+        calibration = Calibration(layer, Fingerprint(*_sources(layer)), overall, None, None, residuals[:0])
+        if scale == "cell":
+            calibration = calibration._replace(residuals=residuals, spreads=spreads)
+        if query is not None and values is not None:
+            check_points("query", query)
+            check_values(values)
+            check_alike(query=query, values=values, centers=layer.centers)
+            check_same_rows("query", query, "values", values)
+            check_finite("values", values)
+            residuals, std = (layer(query) - values).double().abs(), calibration._std(query, observation=True)
+        elif scale == "cell":
+            # The neighbors a row was predicted from: its own residual takes no part in its scale.
+            cells = left_out.neighbor_indices[sampled][:, : layer.num_neighbors]
+            residuals, std = residuals[sampled], calibration._cell_scale(cells) * spreads[sampled].unsqueeze(-1)
+        else:
+            std = overall * spreads.unsqueeze(-1)
+        return calibration._replace(scores=(residuals / std.clamp_min(SMALLEST)).sort(0).values)
 
 
 def _variance(power: Tensor, layer: LocalKernelRidge) -> Tensor:

@@ -6,8 +6,9 @@ import copy
 import math
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -175,26 +176,21 @@ def learn_metric(
             f"num_neighbors must lie between 1 and {others}, got {num_neighbors}: of {len(centers)} rows, {held_out} "
             "are set aside and one is left out."
         )
-    options = _Options(
-        num_neighbors,
-        float(ridge),
-        learn_ridge,
-        trend,
-        loss,
-        delta,
-        steps,
-        min(batch_size, others + 1),
-        learning_rate,
-        refresh_every,
-        evaluate_every,
-        patience,
-        max_seconds,
-    )
     with torch.inference_mode(False), torch.enable_grad():
         # Tensors made in inference mode could not take part in a backward pass.
         centers, values = usable(centers.detach()), usable(values.detach())
-        descent = _Descent(centers, values, _learnable(kernel, centers, metric, rank), options, held_out, seed)
-        history = descent.run(progress)
+        options = SolveOptions(_learnable(kernel, centers, metric, rank), float(ridge), trend)
+        descent = _Descent(centers, values, options, num_neighbors, learn_ridge, loss, delta, held_out, seed)
+        size = min(batch_size, others + 1)
+        history = descent.run(
+            descent.batches(steps, size, refresh_every),
+            steps,
+            learning_rate,
+            evaluate_every,
+            patience,
+            max_seconds,
+            progress,
+        )
     best = min(point.held_out_loss for point in history)
     if not math.isfinite(best):
         raise InputError("No metric has a finite loss. Look at centers and values: they may be too large for their dtype.")
@@ -250,89 +246,87 @@ def _fixed(kernel: Kernel) -> Kernel:
     return kernel
 
 
-class _Options(NamedTuple):
-    """Arguments of `learn_metric` that the descent needs, checked."""
-
-    num_neighbors: int
-    ridge: float
-    learn_ridge: bool
-    trend: Trend
-    loss: Loss
-    delta: float
-    steps: int
-    batch_size: int
-    learning_rate: float
-    refresh_every: int
-    evaluate_every: int
-    patience: int
-    max_seconds: float | None
-
-
 class _Descent(nn.Module):
     """The data split in two, and what is learned: the Parameters of `kernel`, the ridge and the temperature."""
 
     log_ridge: Tensor
     log_temperature: Tensor
 
-    def __init__(self, centers: Tensor, values: Tensor, kernel: Kernel, options: _Options, held_out: int, seed: int) -> None:
+    def __init__(
+        self,
+        centers: Tensor,
+        values: Tensor,
+        options: SolveOptions,
+        num_neighbors: int,
+        learn_ridge: bool,
+        loss: Loss,
+        delta: float,
+        held_out: int,
+        seed: int,
+    ) -> None:
         super().__init__()
         self.generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(centers), generator=self.generator).to(centers.device)
         aside, train = order[:held_out], order[held_out:]
-        self.unit = unit_of(values, options.loss)
+        self.unit = unit_of(values, loss)
         values = values / self.unit
         self.centers, self.values = centers[train], values[train]
         self.held_centers, self.held_values = centers[aside], values[aside]
-        self.kernel, self.options = kernel, options._replace(delta=options.delta / self.unit)
-        register(self, "log_ridge", self._number(math.log(max(options.ridge, SMALLEST_RIDGE))), learn=options.learn_ridge)
-        first = self._number(math.log(FIRST_TEMPERATURE))
-        register(self, "log_temperature", first, learn=options.loss == "cross_entropy")
+        self.kernel, self.options, self.num_neighbors = options.kernel, options, num_neighbors
+        self.loss, self.delta, self.learn_ridge = loss, delta / self.unit, learn_ridge
+        register(self, "log_ridge", self._number(max(options.ridge, SMALLEST_RIDGE)).log(), learn=learn_ridge)
+        register(self, "log_temperature", self._number(FIRST_TEMPERATURE).log(), learn=loss == "cross_entropy")
 
-    def _number(self, value: float) -> Tensor:
-        return torch.tensor(value, dtype=torch.float64, device=self.centers.device)
+    def _number(self, value: float | Tensor) -> Tensor:
+        return torch.as_tensor(value, dtype=torch.float64, device=self.centers.device)
 
     def ridge(self) -> Tensor:
-        return self.log_ridge.exp() if self.options.learn_ridge else self._number(self.options.ridge)
+        return self.log_ridge.exp() if self.learn_ridge else self._number(self.options.ridge)
 
-    def run(self, progress: bool) -> list[Progressed]:
-        """Descend, leave the best state in place, and return what was seen on the way."""
-        options, start = self.options, time.monotonic()
-        optimizer = torch.optim.Adam([p for p in self.parameters() if p.requires_grad], lr=options.learning_rate)
-        batches: list[tuple[Tensor, Tensor]] = []
+    def batches(self, steps: int, size: int, refresh_every: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows to leave out and their neighbors, for one step after the other; a search serves several of them."""
+        for step in range(0, steps, refresh_every):
+            count = min(refresh_every, steps - step)
+            drawn = [torch.randperm(len(self.centers), generator=self.generator)[:size] for _ in range(count)]
+            rows = torch.cat(drawn).to(self.centers.device)
+            indices = nearest(self.centers[rows], self.centers, self.num_neighbors, kernel=self.kernel, exclude=rows)
+            yield from reversed(list(zip(rows.split(size), indices.split(size), strict=True)))
+
+    def run(
+        self,
+        batches: Iterator[tuple[Tensor, Tensor]],
+        steps: int,
+        learning_rate: float,
+        evaluate_every: int,
+        patience: int,
+        max_seconds: float | None,
+        progress: bool,
+    ) -> list[Progressed]:
+        """Descend, leave the best state in place, and return the looks at the rows set aside."""
+        start = time.monotonic()
+        optimizer = torch.optim.Adam([p for p in self.parameters() if p.requires_grad], lr=learning_rate)
         losses: list[float] = []
-        with warnings.catch_warnings(), tqdm(total=options.steps, desc="learning the metric", disable=not progress) as bar:
+        with warnings.catch_warnings(), tqdm(total=steps, desc="learning the metric", disable=not progress) as bar:
             warnings.simplefilter("ignore", RidgeRaisedWarning)  # the metric on its way; the final one warns when used
             history = [self._evaluate(0, math.nan, start)]
             best_state, best, since = copy.deepcopy(self.state_dict()), history[0].held_out_loss, 0
-            for step in range(1, options.steps + 1):
-                spent = (time.monotonic() - start) / options.max_seconds if options.max_seconds else 0.0
-                share = min(1.0, max(step / options.steps, spent))
-                optimizer.param_groups[0]["lr"] = options.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
-                if not batches:
-                    batches = self._batches(min(options.refresh_every, options.steps - step + 1))
-                losses.append(self._step(optimizer, *batches.pop()))
-                bar.set_postfix_str(f"held-out {options.loss} {best:.4g}", refresh=False)
+            for step, (rows, indices) in enumerate(batches, 1):
+                share = min(1.0, max(step / steps, (time.monotonic() - start) / (max_seconds or math.inf)))
+                optimizer.param_groups[0]["lr"] = learning_rate * 0.5 * (1 + math.cos(math.pi * share))
+                losses.append(self._step(optimizer, rows, indices))
+                bar.set_postfix_str(f"held-out {self.loss} {best:.4g}", refresh=False)
                 bar.update()
-                if step % options.evaluate_every and share < 1:
+                if step % evaluate_every and share < 1:
                     continue
                 history.append(self._evaluate(step, sum(losses) / len(losses), start))
                 losses = []
                 since += 1
                 if history[-1].held_out_loss < best:
                     best_state, best, since = copy.deepcopy(self.state_dict()), history[-1].held_out_loss, 0
-                if since >= options.patience or share == 1:
+                if since >= patience or share == 1:
                     break
         self.load_state_dict(best_state)
         return history
-
-    def _batches(self, count: int) -> list[tuple[Tensor, Tensor]]:
-        """Rows to leave out and their neighbors, for the next `count` steps, by one search."""
-        size = self.options.batch_size
-        batches = [torch.randperm(len(self.centers), generator=self.generator)[:size] for _ in range(count)]
-        rows = torch.cat(batches).to(self.centers.device)
-        query = self.centers[rows]
-        indices = nearest(query, self.centers, self.options.num_neighbors, kernel=self.kernel, exclude=rows)
-        return list(zip(rows.split(size), indices.split(size), strict=True))
 
     def _step(self, optimizer: torch.optim.Optimizer, rows: Tensor, indices: Tensor) -> float:
         loss = self._loss(self.centers[rows], self.values[rows], indices)
@@ -347,18 +341,16 @@ class _Descent(nn.Module):
 
     def _evaluate(self, step: int, train_loss: float, start: float) -> Progressed:
         with torch.no_grad():
-            indices = nearest(self.held_centers, self.centers, self.options.num_neighbors, kernel=self.kernel)
+            indices = nearest(self.held_centers, self.centers, self.num_neighbors, kernel=self.kernel)
             held_out = self._loss(self.held_centers, self.held_values, indices)
         losses = torch.tensor([train_loss, float(held_out)], dtype=torch.float64)
-        train_loss, loss = in_given_units(losses, self.options.loss, self.unit).tolist()
+        train_loss, loss = in_given_units(losses, self.loss, self.unit).tolist()
         ridge = float(self.ridge().detach())
         return Progressed(step, time.monotonic() - start, train_loss, loss if math.isfinite(loss) else math.inf, ridge)
 
     def _loss(self, query: Tensor, targets: Tensor, indices: Tensor) -> Tensor:
-        options, ridge = self.options, self.ridge()
-        means, powers = solve_local(
-            query, self.centers, self.values, indices, SolveOptions(self.kernel, ridge, options.trend)
-        )
+        ridge = self.ridge()
+        means, powers = solve_local(query, self.centers, self.values, indices, self.options.but(ridge=ridge))
         variances = powers.square() + ridge.to(powers.dtype)
         temperature = self.log_temperature.exp().to(means.dtype)
-        return score(options.loss, means, variances, targets, delta=options.delta, temperature=temperature).mean()
+        return score(self.loss, means, variances, targets, delta=self.delta, temperature=temperature).mean()

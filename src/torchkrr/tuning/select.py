@@ -202,7 +202,7 @@ def select(
             bases = _named(judge.default_kernels(few, screen_counts))
 
         def run(candidates: list[Candidate], rows: Tensor, counts: list[int]) -> list[Trial]:
-            bar.total += len(candidates)
+            bar.total = (bar.total or 0) + len(candidates)
             results: list[Trial] = []
             for name, factor, ridge in candidates:
                 results.append(judge.trial(name, bases[name], factor, ridge, rows, counts))
