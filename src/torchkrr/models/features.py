@@ -1,4 +1,4 @@
-"""Features of any network, by the names of its layers, and pooled to vectors that a kernel can compare."""
+"""Read features of any network by layer name, and pool them to vectors that a kernel can compare."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class PoolingOptions(TypedDict, total=False):
 
 @contextlib.contextmanager
 def tap(model: nn.Module, *layers: str) -> Iterator[dict[str, Tensor]]:
-    """Inside the block, each forward pass leaves the outputs of the named layers in the dictionary.
+    """Record the outputs of named layers in a dictionary, in each forward pass inside the block.
 
-    A layer that is called several times leaves its last output; of a tuple the first tensor counts. Outputs are copies with
-    their graph, since a network may overwrite its own (`ReLU(inplace=True)`). The hooks are gone after the block, also after
-    an error.
+    Of a layer that is called several times the last output is recorded; of a tuple, the first tensor. Outputs are copies
+    with their graph, since a network may overwrite its own (`ReLU(inplace=True)`). The hooks are removed after the block,
+    also after an error.
 
     Args:
         model: any `nn.Module`.
@@ -75,12 +75,12 @@ def features_at(
 def features_at(
     model: nn.Module, layers: str | Sequence[str], x: Any, *, pooling: Pooling = None, **options: Unpack[PoolingOptions]
 ) -> Tensor | dict[str, Tensor]:
-    """The outputs of named layers for one input, pooled to vectors if asked for.
+    """Return the outputs of named layers for one input, pooled to vectors if `pooling` is given.
 
     A layer that is called several times in one pass is an error: its name does not say which output is meant.
 
     Args:
-        model: any `nn.Module`; it is called as it is, in the mode and on the device it is in.
+        model: any `nn.Module`; it is called in its current mode, on its device.
         layers: one name, or several.
         x: input of the model.
         pooling: `how` of `pool`.
@@ -126,14 +126,14 @@ class _Features(nn.Module):
 
 
 class Tapped(_Features):
-    """A network that ends at one of its layers, and gives vectors: a backbone.
+    """A backbone: a network up to one of its layers, whose output is pooled to vectors.
 
-    The layers after it are not computed. It holds the whole network, so its weights load under their own names below
-    `network.`.
+    The layers after it are not computed. The module holds the whole network, so its weights load under their own names
+    below `network.`.
 
     Args:
         network: any `nn.Module`.
-        layer: where it ends, as in `tap`. A layer that is called several times gives its first output.
+        layer: the last one computed, named as in `tap`. If it is called several times, its first output counts.
         pooling: `how` of `pool`.
         options: `num_prefix_tokens`, `channels_last` and `most` of `pool`.
 
@@ -160,7 +160,7 @@ class Tapped(_Features):
 
 
 class Depths(_Features):
-    """A network that ends at the last of several layers and gives a vector of each, side by side.
+    """Features of several depths: the outputs of several layers, pooled and concatenated.
 
     The layers after the last one are not computed. Unlike stages (`cut_stages`), layers may lie anywhere, also inside a
     block with a skip connection; where they end stages, the vectors are the pooled outputs of the stages.
@@ -201,12 +201,12 @@ class Depths(_Features):
         return self.vectors_and_shapes(x)[0]
 
     def vectors_and_shapes(self, x: Any) -> tuple[list[Tensor], list[tuple[int, ...]]]:
-        """Both, from one pass; the shapes are those of one input's outputs, before pooling."""
+        """`vectors` and `shapes` from one forward pass."""
         results = _read(self.network, self.layers, x, lambda output: (self._copied_vectors(output), tuple(output.shape[1:])))
         return [vectors for vectors, _ in results.values()], [shape for _, shape in results.values()]
 
     def shapes(self, x: Any) -> list[tuple[int, ...]]:
-        """The shape of each layer's output for one input, before pooling."""
+        """The shape of each layer's output for a single input, before pooling."""
         return self.vectors_and_shapes(x)[1]
 
     def _copied_vectors(self, output: Tensor) -> Tensor:
@@ -226,17 +226,17 @@ def pool(
     most: int = MOST_FEATURES,
     seed: int = 0,
 ) -> Tensor:
-    r"""Vectors from what a layer of a network gives: maps `(B, C, H, W)`, tokens `(B, T, C)`, or vectors already.
+    r"""Pool the output of a layer to vectors: maps `(B, C, H, W)`, tokens `(B, T, C)`, or vectors already.
 
     Args:
         features: output of a layer for B inputs.
         how: `"mean"` or `"max"` over places or tokens; `"class_token"`, the first token; `"flatten"`, every number, and
             beyond `most` of them a random projection to `most`, which keeps distances to about `1 / sqrt(most)`; `None`
-            leaves the features as they are. Vectors `(B, D)` stay as they are, whichever is asked for, but for a projection.
-        num_prefix_tokens: so many tokens at the beginning (class and register tokens) are left out of mean and max.
+            does nothing. Vectors `(B, D)` are returned unchanged by every choice, except for the projection.
+        num_prefix_tokens: leading tokens (class and register tokens) that mean and max leave out.
         channels_last: maps are `(B, H, W, C)`, as those of Swin transformers.
-        most: features that `"flatten"` gives at the most.
-        seed: of the random projection. The same seed and size give the same projection, on every machine.
+        most: upper limit of the features that `"flatten"` returns.
+        seed: of the random projection, which is the same on every machine.
 
     Shape:
         - features: `(B, C, H, W)`, `(B, T, C)` or `(B, D)`; output: `(B, D)`
@@ -377,7 +377,7 @@ def named_layer(model: nn.Module, name: str) -> nn.Module:
         raise InputTypeError(f"The model must be an nn.Module, got {type(model).__name__}.")
     modules: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
     if name not in modules:
-        names = [known for known in modules if known]
+        names = [other for other in modules if other]
         near = difflib.get_close_matches(name, names, 5, cutoff=0.5)
         top = [name for name in names if "." not in name] or names
         more = f" and {len(top) - SHOWN} more" if len(top) > SHOWN else ""
@@ -398,7 +398,7 @@ def _first_tensor(name: str, output: Any) -> Tensor:
 
 @contextlib.contextmanager
 def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """Inside the block all of a model is in one mode; afterwards each module is in its own again, also after an error."""
+    """Put the whole model in one mode inside the block; each module then returns to its own, also after an error."""
     before = {module: module.training for module in model.modules()}
     try:
         model.train(training)

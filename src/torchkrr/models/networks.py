@@ -49,8 +49,8 @@ class KernelReadout(nn.Module):
     - $\theta_y$: the values belong to the head, observed or learned by its `learn_values`.
 
     `propagated` and `parameterized` build the usual ones. Propagated points are computed anew in each pass in train mode,
-    and gradients reach the backbone through them; in eval mode, and for a fixed backbone, they are kept until the weights
-    or the inputs are, by content, not what they were. A head predicts its own centers exactly, so train on other inputs than
+    and gradients reach the backbone through them; in eval mode, and for a fixed backbone, they are cached until the weights
+    or the inputs change. A head predicts its own centers exactly, so train on other inputs than
     `inputs`, or by leaving one out (`torchkrr.functional.leave_one_out`).
 
     Args:
@@ -199,10 +199,10 @@ class KernelReadout(nn.Module):
         self._refresh()
         self.head.remove(indices)
         if self.inputs is not None:
-            keep = torch.ones(len(self.inputs), dtype=torch.bool, device=self.inputs.device)
-            keep[indices.to(keep.device)] = False
+            remaining = torch.ones(len(self.inputs), dtype=torch.bool, device=self.inputs.device)
+            remaining[indices.to(remaining.device)] = False
             with torch.inference_mode(False):
-                self.inputs = self.inputs[keep]
+                self.inputs = self.inputs[remaining]
             self._fingerprint = Fingerprint(*self._sources())
 
     def train(self, mode: bool = True) -> KernelReadout:
@@ -212,7 +212,7 @@ class KernelReadout(nn.Module):
         return self
 
     def _call(self, function: Any, features: Tensor, centers: Tensor | None = None, values: Tensor | None = None) -> Any:
-        """A method of the head, on centers and values as they are to be in this call."""
+        """Call a method of the head on current centers, or on the centers and values of this call."""
         if centers is None and self.inputs is not None and self.training and self.learn_backbone:
             self._fingerprint = None
             centers = _vectors(self.backbone(self.inputs), len(self.inputs))
@@ -225,7 +225,7 @@ class KernelReadout(nn.Module):
             return function(features.to(dtype))
 
     def _refresh(self) -> None:
-        """Put the features of the inputs into the head, unless those there are still right."""
+        """Put the features of the inputs into the head, unless it already has them."""
         if self.inputs is None or (self._fingerprint is not None and self._fingerprint.matches(*self._sources())):
             return
         self.head.centers = _propagate(self.backbone, self.inputs, self.batch_size).to(self.head.centers.dtype)
@@ -274,7 +274,7 @@ def _propagate(backbone: nn.Module, inputs: Tensor, batch_size: int) -> Tensor:
 
 @contextlib.contextmanager
 def _replaced(layer: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
-    """Inside the block a layer has other tensors under the names of its own; their graphs stay."""
+    """Replace tensors of a layer by others, with their graphs, inside the block."""
     groups: dict[str, Any] = {name: layer._parameters if name in layer._parameters else layer._buffers for name in tensors}
     own = {name: group[name] for name, group in groups.items()}
     for name, tensor in tensors.items():
@@ -297,7 +297,7 @@ def _vectors(features: Any, count: int) -> Tensor:
 
 
 class QNetwork(nn.Module):
-    r"""Action values by three layers, $\mathrm{ReLU}(\mathrm{ReLU}(s\theta_1)\theta_2)\theta_3$, with biases.
+    r"""Action values from three layers, $\mathrm{ReLU}(\mathrm{ReLU}(s\theta_1)\theta_2)\theta_3$, with biases.
 
     Args:
         num_features: numbers in a state, S.
@@ -421,15 +421,15 @@ class KernelQNetwork(QNetwork):
         return torch.relu(self.second(hidden))
 
     def kernel_parts(self) -> list[KernelRidge]:
-        """The kernel parts there are, first and last."""
+        """The kernel parts, first and last, without those left out."""
         return [part for part in (self.first_kernel, self.last_kernel) if part is not None]
 
 
 def typical_scales(points: Tensor) -> Tensor:
     r"""A lengthscale for each feature: its standard deviation times the mean distance of standardized points.
 
-    Features without variance get the scale of a standard deviation of one. Of more than 4096 points, so many, evenly spaced,
-    stand for all in the mean distance.
+    A feature without variance counts as having a standard deviation of one. The mean distance is that of at most 4096
+    points, evenly spaced.
 
     Shape:
         - points: `(N, D)`; output: `(D,)`

@@ -1,4 +1,4 @@
-"""A network cut into stages that follow each other, so that what lies between them can be read, or trained."""
+"""Cut a network into consecutive stages, to read or train what lies between them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SHOWN = 3  # values in an error
 
 
 class Staged(nn.Module):
-    """Stages and a head that, one after the other, are the network they were cut from.
+    """A network as consecutive stages and a head; made by `cut_stages`.
 
     Every layer is the network's own, not a copy, and keeps its name inside its stage: training the stages trains the
-    network. Made by `cut_stages`.
+    network.
 
     Attributes:
         stages: `nn.ModuleList` of the stages, the first takes the network's input.
@@ -43,7 +43,7 @@ class Staged(nn.Module):
         return self.head(x)  # type: ignore[no-any-return]
 
     def outputs(self, x: Tensor) -> list[Tensor]:
-        """What each stage gives, with its graph, from one pass; the head is not computed."""
+        """The output of each stage, with its graph, from one pass; the head is not computed."""
         outputs = []
         for stage in self.stages:
             x = stage(x)
@@ -113,7 +113,7 @@ def cut_stages(model: nn.Module, layers: Sequence[str] | None = None) -> Staged:
 
 
 def known_layers(model: nn.Module) -> tuple[str, ...] | None:
-    """The names to cut a known network at, `None` for others. Known by its parts, whatever its class is called."""
+    """Layers to cut a known network at, `None` for others. It is recognized by its children, not by its class."""
     children = dict(model.named_children())
     if isinstance(children.get("features"), nn.Sequential):
         pools = [name for name, layer in children["features"].named_children() if isinstance(layer, nn.MaxPool2d)]

@@ -1,4 +1,4 @@
-"""Everything that is chosen from the data, by leave-one-out: kernel and metric, number of neighbors, ridge, intervals."""
+"""Choose kernel, metric, number of neighbors, ridge and prediction intervals from the data, by leave-one-out."""
 
 from .intervals import Calibration, Interval, calibrate
 from .leave_one_out import LeftOut, local_leave_one_out

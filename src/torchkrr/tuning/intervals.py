@@ -57,7 +57,7 @@ class Interval(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """What the residuals of a layer say about its errors; made by `calibrate`."""
+    """Scale and residuals of a layer, for standard deviations and intervals; made by `calibrate`."""
 
     layer: LocalKernelRidge
     fingerprint: Fingerprint  # of the layer when it was calibrated
@@ -73,14 +73,14 @@ class Calibration(NamedTuple):
     def interval(self, query: Tensor, coverage: float = 0.9) -> Interval:
         """Limits between which a new observation at `(Q, D)` falls with probability `coverage`.
 
-        The limits are infinite where too few residuals are known for the coverage asked for.
+        The limits are infinite where there are too few residuals for the requested coverage.
         """
         half = self.quantile(coverage) * self._std(query, observation=True).clamp_min(SMALLEST)
         mean = self.layer(query)
         return Interval(mean, (mean - half).to(mean.dtype), (mean + half).to(mean.dtype))
 
     def quantile(self, coverage: float) -> Tensor:
-        """How many standard deviations of an observation the interval reaches; `(C,)`."""
+        """Half the width of the interval in standard deviations of an observation; `(C,)`."""
         if not isinstance(coverage, numbers.Real) or not 0 < coverage < 1:
             raise InputError(f"coverage must be a number between 0 and 1, such as 0.9, got {coverage!r}.")
         # Rounding of the product must not cost a rank.
@@ -113,7 +113,7 @@ def calibrate(
     num_samples: int = 2000,
     seed: int = 0,
 ) -> Calibration:
-    r"""Learn from residuals how far the predictions of a layer can be trusted.
+    r"""Estimate from residuals how far the predictions of a layer can be trusted.
 
     Without `query` and `values` the residuals are those of leave-one-out over the centers of the layer (jackknife): no data
     are lost, and coverage holds to the degree that leaving one row out does not change the predictor. With rows that are
@@ -122,7 +122,7 @@ def calibrate(
 
     Args:
         layer: a `LocalKernelRidge`; later changes of its centers or values need a new calibration.
-        query, values: rows kept apart from the layer, or `None` for leave-one-out.
+        query, values: rows that are not centers of the layer, or `None` for leave-one-out.
         scale: `"global"` is one scale for all queries; `"cell"` follows how large residuals are around each query. It
             takes a leave-one-out prediction of every center.
         num_samples: rows to leave out for the normalized residuals.
@@ -135,8 +135,8 @@ def calibrate(
         >>> x = torch.rand(500, 1)
         >>> y = torch.sin(6 * x) + 0.1 * torch.randn(500, 1)
         >>> layer = torchkrr.nn.LocalKernelRidge(x, y, 30, ridge=0.1, trend="constant")
-        >>> found = torchkrr.tuning.calibrate(layer).interval(torch.rand(4, 1), coverage=0.9)
-        >>> bool((found.lower < found.upper).all())
+        >>> interval = torchkrr.tuning.calibrate(layer).interval(torch.rand(4, 1), coverage=0.9)
+        >>> bool((interval.lower < interval.upper).all())
         True
     """
     if not isinstance(layer, LocalKernelRidge):

@@ -36,20 +36,20 @@ FIRST_TEMPERATURE = 0.2
 
 @dataclass(frozen=True)
 class Progressed:
-    """One look at the rows set aside."""
+    """An evaluation on the held-out rows."""
 
     step: int
     seconds: float
-    loss: float  # mean of the batches since the last look; not a number at the start
+    loss: float  # mean of the batches since the last evaluation; NaN at the start
     held_out_loss: float
     ridge: float
 
 
 @dataclass(frozen=True, eq=False)
 class LearnedMetric:
-    """A kernel with its learned metric, fixed, and the ridge that goes with it.
+    """A kernel with its learned metric, no longer trainable, and the ridge learned with it.
 
-    Use it as it is with `layer`, or give `kernel` to `torchkrr.select`, which then chooses the number of neighbors, the
+    Build a layer with `layer`, or give `kernel` to `torchkrr.select`, which then chooses the number of neighbors, the
     ridge and a common factor of the lengthscale for it.
     """
 
@@ -57,7 +57,7 @@ class LearnedMetric:
     ridge: float
     trend: Trend
     loss: Loss
-    score: float  # on the rows set aside
+    score: float  # on the held-out rows
     temperature: float | None
     history: tuple[Progressed, ...]
 
@@ -67,12 +67,12 @@ class LearnedMetric:
         return LocalKernelRidge(centers, values, min(num_neighbors, len(centers)), **arguments)
 
     def plot(self) -> Any:
-        """A matplotlib figure: the losses along the way, and the learned metric."""
+        """A matplotlib figure: the losses during training, and the learned metric."""
         pyplot = import_extra("matplotlib.pyplot", "A plot", extra="plot")
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
         steps = [point.step for point in self.history]
         left.plot(steps[1:], [point.loss for point in self.history[1:]], label="batches, leave-one-out")
-        left.plot(steps, [point.held_out_loss for point in self.history], marker="o", markersize=3.5, label="rows set aside")
+        left.plot(steps, [point.held_out_loss for point in self.history], marker="o", markersize=3.5, label="held-out rows")
         left.set_xlabel("step")
         left.set_ylabel(self.loss.replace("_", " "))
         left.legend(frameon=False, fontsize=8)
@@ -118,28 +118,29 @@ def learn_metric(
     r"""Learn how much each feature counts, or a linear map of the features, by local leave-one-out.
 
     Each step leaves a batch of rows out, one at a time, predicts each from its nearest *other* rows in the metric as it
-    stands, and follows the gradient of the loss with respect to the metric (and the ridge) with Adam. Rows set aside at the
-    start are predicted from the others now and then; the state that predicts them best is returned, and learning stops
-    when nothing has improved for a while. They take no part in the steps, neither as queries nor as neighbors.
+    stands, and follows the gradient of the loss with respect to the metric (and the ridge) with Adam. Held-out rows are
+    predicted from the others every `evaluate_every` steps; the state that predicts them best is returned, and training
+    stops after `patience` evaluations without an improvement. They take no part in the steps, neither as queries nor as
+    neighbors.
 
     Args:
         centers, values: the data; for classification one-hot labels with `loss="cross_entropy"`.
-        kernel: where to start from; it is copied. `None` is `Exponential` on standardized features at unit mean distance.
+        kernel: the initial kernel, which is copied. `None` is `Exponential` on standardized features at unit mean distance.
         metric: `"ard"` learns one lengthscale per feature, `"linear"` a matrix on the embedded features.
         rank: rows of that matrix; `None` is as many as there are features.
-        num_neighbors: neighbors while learning; `None` is 50, or all there are. Fewer than for prediction are enough, and
-            much faster.
-        ridge: where to start from, or the ridge to keep. From far below 1e-4 it hardly moves.
-        learn_ridge: learn it too.
+        num_neighbors: neighbors during training; `None` is 50, or all rows if they are fewer. Fewer than for prediction
+            are enough, and much faster.
+        ridge: initial value; from far below 1e-4 it hardly moves.
+        learn_ridge: learn the ridge too; `False` keeps it.
         trend: `"constant"` or `None`.
         loss: `"mse"`, `"cross_entropy"`, `"log_score"` or `"huber"` (see `torchkrr.tuning.scores`).
         delta: where `huber` turns from square to linear, in the units of the values.
         steps, batch_size, learning_rate: of Adam; the rate falls to zero along a cosine.
-        refresh_every: steps between two searches for neighbors, each for the batches of the next steps.
-        evaluate_every, patience: steps between two looks at the rows set aside, and looks without progress before it stops.
+        refresh_every: steps between two neighbor searches.
+        evaluate_every, patience: steps between two evaluations, and evaluations without improvement before it stops.
         max_seconds: the same schedule in a shorter time; `None` is no limit.
-        seed: of the batches and of the rows set aside.
-        progress: show a line on standard error.
+        seed: of the batches and the held-out rows.
+        progress: show a progress bar.
 
     Shape:
         - centers: `(N, D)`; values: `(N, C)`
@@ -247,7 +248,7 @@ def _fixed(kernel: Kernel) -> Kernel:
 
 
 class _Descent(nn.Module):
-    """The data split in two, and what is learned: the Parameters of `kernel`, the ridge and the temperature."""
+    """Training and held-out rows, and what is learned: the Parameters of `kernel`, the ridge and the temperature."""
 
     log_ridge: Tensor
     log_temperature: Tensor
@@ -284,7 +285,7 @@ class _Descent(nn.Module):
         return self.log_ridge.exp() if self.learn_ridge else self._number(self.options.ridge)
 
     def batches(self, steps: int, size: int, refresh_every: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows to leave out and their neighbors, for one step after the other; a search serves several of them."""
+        """The rows to leave out in each step and their neighbors; one search serves several steps."""
         for step in range(0, steps, refresh_every):
             count = min(refresh_every, steps - step)
             drawn = [torch.randperm(len(self.centers), generator=self.generator)[:size] for _ in range(count)]
@@ -302,12 +303,12 @@ class _Descent(nn.Module):
         max_seconds: float | None,
         progress: bool,
     ) -> list[Progressed]:
-        """Descend, leave the best state in place, and return the looks at the rows set aside."""
+        """Train, restore the best state, and return all evaluations."""
         start = time.monotonic()
         optimizer = torch.optim.Adam([p for p in self.parameters() if p.requires_grad], lr=learning_rate)
         losses: list[float] = []
         with warnings.catch_warnings(), tqdm(total=steps, desc="learning the metric", disable=not progress) as bar:
-            warnings.simplefilter("ignore", RidgeRaisedWarning)  # the metric on its way; the final one warns when used
+            warnings.simplefilter("ignore", RidgeRaisedWarning)  # of metrics in between; the final one warns when used
             history = [self._evaluate(0, math.nan, start)]
             best_state, best, since = copy.deepcopy(self.state_dict()), history[0].held_out_loss, 0
             for step, (rows, indices) in enumerate(batches, 1):

@@ -48,16 +48,16 @@ TUNED_NEIGHBORS = (10, 20, 50, 100, 200, 400)
 FIRST_NEIGHBORS = (5, 10, 20, 50, 100)
 LEAST_RIDGE = 1e-4  # to start from: a smaller one hardly has a gradient
 SHARE_OF_LEARNING = 0.6
-FEWEST_ROWS = 10  # with fewer there is nothing to learn a metric from
+FEWEST_ROWS = 10  # fewer are not enough to learn a metric
 Candidate = tuple[str, float, float]  # the name of the kernel, the factor on its lengthscale, the ridge
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One kernel with one ridge, at the number of neighbors that suits it best."""
+    """One kernel with one ridge, at its best number of neighbors."""
 
     kernel: str
-    lengthscale: float  # factor on the lengthscale of the kernel that was given
+    lengthscale: float  # factor on the lengthscale of the original kernel
     ridge: float
     num_neighbors: int
     loss: float  # mean leave-one-out loss
@@ -71,7 +71,7 @@ class Trial:
 class Selection:
     """The choice with the least leave-one-out loss, and every trial: finalists first, then those of the first round.
 
-    `layer(centers, values)` builds a `LocalKernelRidge` with it; `arguments` are the keyword arguments to do so oneself.
+    `layer(centers, values)` builds a `LocalKernelRidge` with it, and `arguments` are the keyword arguments for that.
     """
 
     kernel: Kernel
@@ -112,15 +112,12 @@ class Selection:
             style = {"color": f"C{number}", "marker": "o", "markersize": 3.5, "linewidth": 1.4}
             best = next((trial for trial in trials if trial.num_samples == final), trials[0])
             axes[0].plot(*zip(*best.curve, strict=True), label=name, **style)
+            # Trials on fewer rows are another sample, so they are not mixed with the finalists.
+            fewest = min(trial.num_samples for trial in trials)
+            screened = sorted((trial for trial in trials if trial.num_samples == fewest), key=lambda trial: -trial.loss)
             for axis, field in ((axes[1], "lengthscale"), (axes[2], "ridge")):
-                # The least loss over everything else; trials on fewer rows are another sample, so they are not mixed in.
-                fewest = min(trial.num_samples for trial in trials)
-                screened = [trial for trial in trials if trial.num_samples == fewest]
-                points: dict[float, float] = {}
-                for trial in screened:
-                    where = getattr(trial, field)
-                    points[where] = min(trial.loss, points.get(where, float("inf")))
-                axis.plot(*zip(*sorted(points.items()), strict=True), **style)
+                least = {getattr(trial, field): trial.loss for trial in screened}  # over everything else
+                axis.plot(*zip(*sorted(least.items()), strict=True), **style)
         axes[0].scatter([self.num_neighbors], [self.score], s=90, facecolors="none", edgecolors="black", zorder=3)
         for axis, label in zip(axes, ("neighbors M", "lengthscale factor", "ridge"), strict=True):
             axis.set_xscale("log")
@@ -169,7 +166,7 @@ def select(
         delta: where `huber` turns from square to linear, in the units of the values.
         num_samples: rows to leave out.
         seed: which rows.
-        progress: show a line on standard error.
+        progress: show a progress bar.
 
     Shape:
         - centers: `(N, D)`; values: `(N, C)`
@@ -247,14 +244,14 @@ def tune(
 
     Equivalent to `select`, then `learn_metric` from its kernel, then `select` around what was learned. If the learned
     metric is no better than none, the first selection is returned. Both are judged on rows that the metric was learned
-    from, so with few rows and many features the score is too good: keep some rows apart to judge it.
+    from, so with few rows and many features the score is too good: hold out some rows to judge it.
 
     Args:
         centers, values: the data; for classification one-hot labels with `loss="cross_entropy"`.
         metric, rank: see `torchkrr.learn_metric`.
         trend, loss, delta, num_samples, seed: see `torchkrr.select`.
-        max_seconds: roughly how long it may take; the metric is then learned in what `select` leaves of it.
-        progress: show what is going on, on standard error.
+        max_seconds: rough time limit; learning the metric takes what the first `select` leaves of it.
+        progress: show progress bars.
 
     Shape:
         - centers: `(N, D)`; values: `(N, C)`
@@ -391,20 +388,22 @@ def _named(kernels: Kernel | Sequence[Kernel]) -> dict[str, Kernel]:
     return dict(zip(unique, kernels, strict=True))
 
 
-def _grid(name: str, given: Sequence[float] | None, default: tuple[float, ...], *, zero: bool = False) -> tuple[float, ...]:
-    if given is None:
+def _grid(
+    name: str, requested: Sequence[float] | None, default: tuple[float, ...], *, zero: bool = False
+) -> tuple[float, ...]:
+    if requested is None:
         return default
-    grid = tuple(sorted({float(value) for value in given}))
+    grid = tuple(sorted({float(value) for value in requested}))
     if not grid or not all(math.isfinite(value) and (value > 0 or (zero and value == 0)) for value in grid):
         sign = "non-negative" if zero else "positive"
-        raise InputError(f"{name} must be {sign} finite numbers, at least one, got {list(given)}.")
+        raise InputError(f"{name} must be {sign} finite numbers, at least one, got {list(requested)}.")
     return grid
 
 
-def _neighbor_grid(given: int | Sequence[int] | None, most: int) -> list[int]:
-    if given is None:
+def _neighbor_grid(requested: int | Sequence[int] | None, most: int) -> list[int]:
+    if requested is None:
         return [count for count in NUM_NEIGHBORS if count <= most]
-    counts = [given] if isinstance(given, numbers.Integral) else list(given)  # type: ignore[arg-type]
+    counts = [requested] if isinstance(requested, numbers.Integral) else list(requested)  # type: ignore[arg-type]
     if not counts:
         raise InputError("num_neighbors is empty. Give at least one number, or None.")
     for count in counts:
@@ -417,7 +416,7 @@ def _up_to(counts: list[int], most: int) -> list[int]:
 
 
 def _below(counts: tuple[int, ...], rows: int) -> list[int]:
-    """Those that other rows can fill, and all other rows if they are fewer than the most."""
+    """The counts that other rows can fill, and all other rows if they are fewer than the largest."""
     return sorted({*(count for count in counts if count < rows), min(max(counts), max(1, rows - 1))})
 
 
