@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import operator
 import re
 import sys
 from collections.abc import Iterator
@@ -25,18 +26,21 @@ ADDS = {
     "tensorboard": "torchkrr learn --tensorboard: curves while it trains",
 }
 PACKAGE = "torchkrr"
-REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[(?P<extras>[^]]*)\])?(?P<range>[^;]*)(?:;(?P<marker>.*))?")
-COMPARISONS = {"<": (-1,), "<=": (-1, 0), ">": (1,), ">=": (0, 1), "==": (0,)}
+REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[(?P<extras>[^]]*)\])?(?P<range>[^;]*)(?:;(?P<marker>.*))?")
+CLAUSE = re.compile(r"""(\w+)\s*([<>=!~]+|not in|in)\s*["']([^"']*)""")
+COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne}
 
 
 class Requirement(NamedTuple):
+    """A package that is needed, from a version on, and the version that is installed; `None` where there is none."""
+
     name: str
-    least: str | None  # version
-    found: str | None  # version, None where it is missing
+    least: str | None
+    installed: str | None
 
     @property
     def met(self) -> bool:
-        return self.found is not None and (self.least is None or compare(self.found, self.least) >= 0)
+        return self.installed is not None and version_numbers(self.installed) >= version_numbers(self.least or "0")
 
     def __str__(self) -> str:
         return self.name if self.least is None else f"{self.name}>={self.least}"
@@ -65,17 +69,6 @@ def import_extra(module: str, user: str, *, extra: str, instead: str = "") -> Mo
         raise MissingExtraError(message.rstrip()) from None
 
 
-def core_requirements() -> list[Requirement]:
-    return list(_needs(PACKAGE, None))
-
-
-def extra_requirements() -> dict[str, list[Requirement]]:
-    """Of every extra for users; empty where the package is used without being installed."""
-    if installed_version(PACKAGE) is None:
-        return {}
-    return {extra: sorted(set(_needs(PACKAGE, extra))) for extra in ADDS}
-
-
 def install_command(extra: str) -> str:
     return f'pip install "{PACKAGE}[{extra}]"'
 
@@ -87,58 +80,43 @@ def installed_version(name: str) -> str | None:
         return None
 
 
-def compare(one: str, other: str) -> int:
-    """-1, 0 or 1, by the numbers that versions begin with.
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with, to compare it by.
 
     Example:
-        >>> compare("2.13.0+cpu", "2.13"), compare("2.9.1", "2.13"), compare("3.0rc1", "2.13")
-        (0, -1, 1)
+        >>> version_numbers("2.13.0+cpu"), version_numbers("2.13"), version_numbers("3.0rc1")
+        ((2, 13), (2, 13), (3,))
     """
-    ours, theirs = (_numbers(text) for text in (one, other))
-    return (ours > theirs) - (ours < theirs)
+    numbers = re.search(r"^\d+(\.\d+)*|^", version)
+    assert numbers is not None
+    return tuple(int(part) for part in re.sub(r"(\.0+)+$", "", numbers[0]).split(".") if part)
 
 
-def _needs(package: str, extra: str | None) -> Iterator[Requirement]:
-    """What a package needs for one of its extras, or for none; extras of other packages are followed."""
+def requirements(extra: str | None = None, package: str = PACKAGE) -> Iterator[Requirement]:
+    """What a package needs for one of its extras, or for none; extras of other packages are followed.
+
+    Nothing where the package is used without being installed.
+    """
     if installed_version(package) is None:
         return
     for text in importlib.metadata.requires(package) or []:
-        parts = REQUIREMENT.match(text)
-        assert parts is not None
-        if not _applies(parts["marker"], extra):
+        match = REQUIREMENT.match(text)
+        assert match is not None
+        if not _applies(match["marker"] or "", extra):
             continue
-        if parts["name"] != PACKAGE:
-            least = re.search(r">=\s*([0-9.]+)", parts["range"])
-            yield Requirement(parts["name"], least and least[1], installed_version(parts["name"]))
-        for further in (parts["extras"] or "").split(","):
-            if further:
-                yield from _needs(parts["name"], further.strip())
+        if match["name"] != PACKAGE:
+            least = re.search(r">=\s*([0-9.]+)", match["range"])
+            yield Requirement(match["name"], least and least[1], installed_version(match["name"]))
+        for further in filter(None, (match["extras"] or "").split(",")):
+            yield from requirements(further.strip(), match["name"])
 
 
-def _applies(marker: str | None, extra: str | None) -> bool:
-    """Whether a requirement is one of this extra, here. Markers joined by `and`; others than these two kinds never apply."""
-    wanted = False
-    for clause in (marker or "").split(" and "):
-        words = re.fullmatch(r"""\s*\(?\s*(\w+)\s*([<>=!]+)\s*["']([^"']*)["']\s*\)?\s*""", clause)
-        if words is None:
-            if clause.strip():
-                return False
-        elif words[1] == "extra":
-            wanted = words[3] == extra
-            if not wanted:
-                return False
-        elif words[1] == "python_version" and words[2] in COMPARISONS:
-            here = ".".join(map(str, sys.version_info[:2]))
-            if compare(here, words[3]) not in COMPARISONS[words[2]]:
-                return False
-        else:
-            return False
-    return wanted or extra is None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    numbers = [int(part) for part in found[0].split(".")] if found else []
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
+def _applies(marker: str, extra: str | None) -> bool:
+    """Whether a requirement is one of this extra, here. A marker with clauses of other kinds never applies."""
+    if " or " in marker:
+        return False
+    clauses, python = CLAUSE.findall(marker), sys.version_info[:2]
+    versions = [(sign, version_numbers(text)) for what, sign, text in clauses if what == "python_version"]
+    here = [COMPARE[sign](python, version) for sign, version in versions if sign in COMPARE]
+    extras = [name for what, _, name in clauses if what == "extra"]
+    return extras == ([] if extra is None else [extra]) and all(here) and len(extras) + len(here) == len(clauses)

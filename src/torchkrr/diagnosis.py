@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import os
 import pathlib
@@ -13,7 +15,8 @@ from typing import Any
 
 import torch
 
-from . import __version__, _extras, native
+from . import __version__, native
+from ._extras import ADDS, PACKAGE, Requirement, install_command, installed_version, requirements
 from .core.compiled import backend_report
 from .experiments.datasets import cache_folder
 from .functional import local_kernel_ridge
@@ -44,79 +47,66 @@ for name in sys.argv[1:]:
 
 def diagnose() -> dict[str, Any]:
     """Everything `torchkrr doctor` says; what is broken is named under `problems`."""
-    extras = _extras.extra_requirements()
-    needed = {*_extras.core_requirements(), *(one for requirements in extras.values() for one in requirements)}
-    optional = sorted({one.name for one in needed if one.found is not None and one.name not in ("torch", "numpy")})
-    unusable = import_errors(optional)
-    report = backend_report()
+    core = list(requirements())
+    by_extra = {extra: sorted(set(requirements(extra))) for extra in ADDS} if installed_version(PACKAGE) else {}
+    needed = sorted({*core, *itertools.chain(*by_extra.values())})
+    unusable = import_errors(one.name for one in needed if one.installed and one.name not in ("torch", "numpy"))
+    extras: dict[str, Any] = {}
+    for extra, all_of_it in by_extra.items():
+        missing = [str(one) for one in all_of_it if not one.met or one.name in unusable]
+        install = install_command(extra) if missing else None
+        extras[extra] = {"complete": not missing, "adds": ADDS[extra], "missing": missing, "install": install}
+    cache = cache_folder()
     return {
         "torchkrr": __version__,
         "location": str(pathlib.Path(__file__).parent),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": platform.platform(),
-        "packages": {"torch": torch.__version__, **{one.name: one.found for one in sorted(needed) if one.name != "torch"}},
+        "packages": {"torch": torch.__version__, **{one.name: one.installed for one in needed if one.name != "torch"}},
         "devices": ["cpu", *(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))],
-        "backend": {**report._asdict(), "cores": os.cpu_count()},
-        "extras": {name: _extra(name, requirements, unusable) for name, requirements in extras.items()},
-        "cache": {"folder": str(cache_folder()), "bytes": folder_bytes(cache_folder())},
+        "backend": {**backend_report()._asdict(), "cores": os.cpu_count()},
+        "extras": extras,
+        "cache": {"folder": str(cache), "bytes": sum(path.stat().st_size for path in cache.rglob("*") if path.is_file())},
         "problems": [
-            *outdated(_extras.core_requirements()),
-            *library_problems(),
+            *outdated(core),
             *solve_problems(),
             *(f"{name} is installed but cannot be imported: {error}" for name, error in unusable.items()),
         ],
     }
 
 
-def outdated(requirements: Iterable[_extras.Requirement]) -> list[str]:
-    """
-    Example:
-        >>> outdated([_extras.Requirement("torch", "2.13", "2.4.1+cpu")])
-        ['torch 2.4.1+cpu is installed, but torch>=2.13 is needed: pip install "torch>=2.13"']
-    """
+def outdated(needed: Iterable[Requirement]) -> list[str]:
     return [
-        f'{one.name} {one.found or "of no version"} is installed, but {one} is needed: pip install "{one}"'
-        for one in requirements
+        f'{one.name} {one.installed or "of no version"} is installed, but {one} is needed: pip install "{one}"'
+        for one in needed
         if not one.met
     ]
 
 
-def library_problems() -> list[str]:
-    """The compiled solver is there and cannot be used. Where it is not there, torch does the work: that is no problem."""
-    built = sorted(native.FOLDER.glob("fused_*.so"))
-    if built and native.library() is None:
-        names = ", ".join(path.name for path in built)
-        return [f"The compiled solver ({names}) cannot be loaded, torch does the work. {REINSTALL}"]
-    return []
-
-
 def solve_problems() -> list[str]:
     """Small problems with known solutions: by torch, whose batched solves have been wrong before, and by both backends."""
-    generator = torch.Generator().manual_seed(0)
-
-    def random(*shape: int) -> torch.Tensor:
-        return torch.rand(*shape, dtype=torch.float64, generator=generator)
-
+    random = functools.partial(torch.rand, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     matrices, right = random(64, 40, 40) + 40 * torch.eye(40, dtype=torch.float64), random(64, 40, 2)
     symmetric = matrices @ matrices.mT
     solutions = {
         "torch.linalg.solve": matrices @ torch.linalg.solve(matrices, right),
         "torch.cholesky_solve": symmetric @ torch.cholesky_solve(right, torch.linalg.cholesky(symmetric)),
     }
-    advice = "Reinstall torch, and do not call torch.set_num_threads before"
     problems = [
-        f"{name} gives wrong solutions of batches with {torch.get_num_threads()} threads. {advice}"
-        for name, found in solutions.items()
-        if not torch.allclose(found, right, rtol=1e-8, atol=1e-8)
+        f"{name} gives wrong solutions of batches with {torch.get_num_threads()} threads. "
+        "Reinstall torch, and do not call torch.set_num_threads before"
+        for name, solution in solutions.items()
+        if not torch.allclose(solution, right, rtol=1e-8, atol=1e-8)
     ]
     if native.library() is None:
-        return problems
+        names = ", ".join(path.name for path in sorted(native.FOLDER.glob("fused_*.so")))
+        # Where it was not compiled, torch does the work: that is no problem.
+        return problems + (
+            [f"The compiled solver ({names}) cannot be loaded, torch does the work. {REINSTALL}"] if names else []
+        )
     query, centers, values, kernel = random(50, 5), random(200, 5), random(200, 2), Exponential()
-    rows = nearest(query, centers, 20, kernel=kernel)
-    fused, plain = (
-        local_kernel_ridge(query, centers, values, rows, kernel=kernel, backend=name) for name in ("fused", "torch")
-    )
-    if not torch.allclose(fused, plain, rtol=1e-6, atol=1e-8):
+    solve = functools.partial(local_kernel_ridge, query, centers, values, nearest(query, centers, 20), kernel=kernel)
+    if not torch.allclose(solve(backend="fused"), solve(backend="torch"), rtol=1e-6, atol=1e-8):
         problems.append(f'The compiled solver gives other predictions than torch; use backend="torch". {REINSTALL}')
     return problems
 
@@ -126,27 +116,13 @@ def import_errors(distributions: Iterable[str]) -> dict[str, str]:
     # torchvision first, mended where it must be: timm imports it.
     ordered = sorted(distributions, key=lambda name: (name != "torchvision", name))
     names = {MODULES.get(name.lower(), name.replace("-", "_")): name for name in ordered}
-    given = [sys.executable, "-c", IMPORTS, *names]
     place = os.pathsep.join([str(pathlib.Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": place, "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+    command = [sys.executable, "-c", IMPORTS, *names]
     try:
-        done = subprocess.run(given, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return {"an optional package": f"importing all of them took more than {SECONDS} seconds"}
-    found = dict(json.loads(line) for line in done.stdout.splitlines())
+    errors = dict(json.loads(line) for line in done.stdout.splitlines())
     ended = f"Python ended with code {done.returncode}"
-    return {names[name]: ended if error is None else error for name, error in found.items() if error != ""}
-
-
-def folder_bytes(folder: pathlib.Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _extra(name: str, requirements: list[_extras.Requirement], unusable: dict[str, str]) -> dict[str, Any]:
-    missing = [str(one) for one in requirements if not one.met or one.name in unusable]
-    return {
-        "complete": not missing,
-        "adds": _extras.ADDS[name],
-        "missing": missing,
-        "install": None if not missing else _extras.install_command(name),
-    }
+    return {names[name]: ended if error is None else error for name, error in errors.items() if error != ""}

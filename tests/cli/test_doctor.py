@@ -41,8 +41,8 @@ def test_every_extra_for_users_is_explained():
 
 
 def test_requirements_are_those_of_the_project():
-    assert [str(one) for one in _extras.core_requirements()] == PROJECT["dependencies"]
-    found = {name: {str(one) for one in needed} for name, needed in _extras.extra_requirements().items()}
+    assert [str(one) for one in _extras.requirements()] == PROJECT["dependencies"]
+    found = {extra: {str(one) for one in _extras.requirements(extra)} for extra in _extras.ADDS}
     assert found["faiss"] == {"faiss-cpu>=1.11"}
     assert found["cli"] == {
         "scikit-learn>=1.7",
@@ -115,4 +115,4 @@ def test_packages_that_cannot_be_imported_are_named(monkeypatch, tmp_path):
 def test_an_older_package_than_needed_is_a_problem():
     old = _extras.Requirement("torch", "2.13", "2.4.1")
     assert "torch>=2.13 is needed" in diagnosis.outdated([old])[0]
-    assert diagnosis.outdated([old._replace(found="2.13.0+cpu"), _extras.Requirement("numpy", "2.0", "10.1")]) == []
+    assert diagnosis.outdated([old._replace(installed="2.13.0+cpu"), _extras.Requirement("numpy", "2.0", "10.1")]) == []

@@ -1,5 +1,6 @@
 """The choice against brute force, and what a user sees of it."""
 
+import importlib
 import itertools
 import math
 import sys
@@ -15,6 +16,7 @@ from torchkrr import kernels, transforms, tuning
 from torchkrr.errors import InputError, MissingExtraError, RidgeRaisedWarning
 
 mpl.use("Agg")
+module = importlib.import_module("torchkrr.tuning.select")  # the package has the function under this name
 
 
 # A small grid, where the size of the grid is not what a test is about.
@@ -208,7 +210,7 @@ def test_progress_is_a_line_on_standard_error(capsys):
     torchkrr.select(*wave(60), kernels=kernels.Exponential(), num_samples=20)
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.count("selecting |########################|") == 1
+    assert printed.err.count("selecting: 100%") == 1
 
 
 @pytest.mark.parametrize("loss", ["mse", "log_score", "huber"])
@@ -234,3 +236,80 @@ def test_a_layer_on_fewer_rows_takes_fewer_neighbors():
     x, y = wave(60)
     choice = torchkrr.select(x, y, **{**SMALL, "num_neighbors": 20})
     assert choice.layer(x[:7], y[:7]).num_neighbors == 7
+
+
+def table_with_noise(count=250):
+    generator = torch.Generator().manual_seed(4)
+    x = torch.rand(count, 4, generator=generator, dtype=torch.float64)
+    return x, torch.sin(6 * x[:, :1]) + 0.05 * torch.randn(count, 1, generator=generator, dtype=torch.float64)
+
+
+@pytest.fixture
+def _small_grids(monkeypatch):
+    """Only two kernels and short learning: what is tested is how the parts are joined."""
+    select, learn = module.select, module.learn_metric
+    monkeypatch.setattr(module, "TUNED_NEIGHBORS", (10, 20, 40))
+    monkeypatch.setattr(module, "FIRST_NEIGHBORS", (10, 20))
+
+    def small_select(*arguments, **choices):
+        few = {"kernels": [kernels.Exponential(), kernels.Matern52()], "lengthscales": (0.5, 2.0), "ridges": (1e-3, 1e-1)}
+        return select(*arguments, **{**few, **choices})
+
+    monkeypatch.setattr(module, "select", small_select)
+    monkeypatch.setattr(module, "learn_metric", lambda *a, **k: learn(*a, **{"steps": 60, "batch_size": 64, **k}))
+
+
+@pytest.mark.usefixtures("_small_grids")
+def test_tuning_finds_what_matters_and_is_better_than_selection_alone():
+    x, y = table_with_noise()
+    first = module.select(x, y, num_neighbors=(10, 20))
+    found = torchkrr.tune(x, y)
+    assert found.score < 0.8 * first.score
+    assert found.kernel.lengthscale.argmin() == 0
+    assert found.layer(x, y)(x[:3]).shape == (3, 1)
+
+
+@pytest.mark.usefixtures("_small_grids")
+def test_the_first_selection_stays_if_learning_does_not_help(monkeypatch):
+    x, y = table_with_noise(100)
+    learn = module.learn_metric
+
+    def spoiled(*arguments, **choices):
+        learned = learn(*arguments, **choices)
+        learned.kernel.log_lengthscale.fill_(-9.0)  # so short that nothing has neighbors
+        return learned
+
+    monkeypatch.setattr(module, "learn_metric", spoiled)
+    found = torchkrr.tune(x, y)
+    assert found.kernel.lengthscale.shape == (1,)
+
+
+@pytest.mark.usefixtures("_small_grids")
+def test_tuning_a_linear_metric_of_low_rank():
+    x, y = table_with_noise(150)
+    found = torchkrr.tune(x, y, metric="linear", rank=2)
+    assert found.kernel.embed(x).shape[1] in (2, 4)
+
+
+@pytest.mark.usefixtures("_small_grids")
+@pytest.mark.parametrize("rows", [2, 5, 9, 12])
+def test_tuning_very_few_rows(rows):
+    x, y = table_with_noise(rows)
+    found = torchkrr.tune(x, y)
+    assert 1 <= found.num_neighbors < rows
+    counts = {count for trial in found.table for count, _ in trial.curve}
+    assert rows - 1 in counts
+
+
+@pytest.mark.usefixtures("_small_grids")
+def test_tuning_classes():
+    x, _ = table_with_noise(150)
+    y = torch.nn.functional.one_hot((x[:, 0] > 0.5).long()).double()
+    found = torchkrr.tune(x, y, loss="cross_entropy")
+    assert found.temperature is not None
+    assert found.score < 0.35
+
+
+def test_a_bad_time_limit():
+    with pytest.raises(InputError, match="max_seconds must be"):
+        torchkrr.tune(*table_with_noise(50), max_seconds=-1.0)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..functional.transport import gromov_monge
-from ..models.q_network import KernelQNetwork, QNetwork
+from ..models.networks import KernelQNetwork, QNetwork
 from .lander_config import Config
 from .lander_games import Game, random_policy_states
 from .lander_replay import Batch

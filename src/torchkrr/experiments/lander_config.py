@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from .._checks import check_at_least_one, check_choice, check_integer, check_positive
 from ..errors import InputError
-from ..models.q_network import PARTS, PLACES, PLACINGS, Parts, Place, Placing
+from ..models.networks import PARTS, PLACES, PLACINGS, Parts, Place, Placing
 
 AGENTS: tuple[Literal["dqn", "dqk"], ...] = ("dqn", "dqk")
 # Not part of what a run computes: how long it goes on and how it is looked at.

@@ -1,8 +1,7 @@
 """Networks with kernels: a backbone and a readout, stages, features by layer name, pooling to vectors, agents."""
 
 from .features import Depths, Tapped, features_at, pool, tap
-from .q_network import KernelQNetwork, QNetwork, typical_scales
-from .readout import KernelReadout
+from .networks import KernelQNetwork, KernelReadout, QNetwork, typical_scales
 from .stages import Staged, cut_stages, known_layers
 
 __all__ = [

@@ -1,13 +1,14 @@
-"""Features of any network, by the names of its layers, and pooled to vectors that a kernel can compare."""
+"""Read features of any network by layer name, and pool them to vectors that a kernel can compare."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
 import functools
+import itertools
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Any, Literal, TypedDict, Unpack, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from .._checks import check_at_least_one, check_choice, check_floating, check_integer, check_tensor
 from ..errors import InputError, InputTypeError, ShapeError
 
+T = TypeVar("T")
 Pooling = Literal["mean", "max", "class_token", "flatten"] | None
 POOLINGS = ("mean", "max", "class_token", "flatten", None)
 MOST_FEATURES = 4096
@@ -32,11 +34,11 @@ class PoolingOptions(TypedDict, total=False):
 
 @contextlib.contextmanager
 def tap(model: nn.Module, *layers: str) -> Iterator[dict[str, Tensor]]:
-    """Inside the block, each forward pass leaves the outputs of the named layers in the dictionary.
+    """Record the outputs of named layers in a dictionary, in each forward pass inside the block.
 
-    A layer that is called several times leaves its last output; of a tuple the first tensor counts. Outputs are copies with
-    their graph, since a network may overwrite its own (`ReLU(inplace=True)`). The hooks are gone after the block, also after
-    an error.
+    Of a layer that is called several times the last output is recorded; of a tuple, the first tensor. Outputs are copies
+    with their graph, since a network may overwrite its own (`ReLU(inplace=True)`). The hooks are removed after the block,
+    also after an error.
 
     Args:
         model: any `nn.Module`.
@@ -49,51 +51,36 @@ def tap(model: nn.Module, *layers: str) -> Iterator[dict[str, Tensor]]:
         >>> features["1"].shape
         torch.Size([3, 8])
     """
-    found: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
 
-    def keep(name: str, output: Any) -> None:
-        found[name] = first_tensor(name, output).clone()
+    def read(name: str, output: Any) -> None:
+        outputs[name] = _first_tensor(name, output).clone()
 
-    with hooked(model, layers, keep):
-        yield found
+    with _hooked(model, layers, read):
+        yield outputs
 
 
 @overload
 def features_at(
-    model: nn.Module,
-    layers: str,
-    x: Any,
-    *,
-    pooling: Pooling = None,
-    **options: Unpack[PoolingOptions],
+    model: nn.Module, layers: str, x: Any, *, pooling: Pooling = None, **options: Unpack[PoolingOptions]
 ) -> Tensor: ...
 
 
 @overload
 def features_at(
-    model: nn.Module,
-    layers: Sequence[str],
-    x: Any,
-    *,
-    pooling: Pooling = None,
-    **options: Unpack[PoolingOptions],
+    model: nn.Module, layers: Sequence[str], x: Any, *, pooling: Pooling = None, **options: Unpack[PoolingOptions]
 ) -> dict[str, Tensor]: ...
 
 
 def features_at(
-    model: nn.Module,
-    layers: str | Sequence[str],
-    x: Any,
-    *,
-    pooling: Pooling = None,
-    **options: Unpack[PoolingOptions],
+    model: nn.Module, layers: str | Sequence[str], x: Any, *, pooling: Pooling = None, **options: Unpack[PoolingOptions]
 ) -> Tensor | dict[str, Tensor]:
-    """The outputs of named layers for one input, pooled to vectors if asked for.
+    """Return the outputs of named layers for one input, pooled to vectors if `pooling` is given.
 
     A layer that is called several times in one pass is an error: its name does not say which output is meant.
 
     Args:
-        model: any `nn.Module`; it is called as it is, in the mode and on the device it is in.
+        model: any `nn.Module`; it is called in its current mode, on its device.
         layers: one name, or several.
         x: input of the model.
         pooling: `how` of `pool`.
@@ -115,15 +102,7 @@ def features_at(
     """
     check_choice("pooling", pooling, POOLINGS)
     names = [layers] if isinstance(layers, str) else list(layers)
-    outputs: dict[str, Tensor] = {}
-
-    def keep(name: str, output: Any) -> None:
-        check_called_once(name, outputs)
-        outputs[name] = first_tensor(name, output).clone()
-
-    with hooked(model, names, keep):
-        model(x)
-    check_reached(names, outputs)
+    outputs = _read(model, names, x, torch.clone, stop=False)
     features = {name: pool(outputs[name], pooling, **options) for name in names}
     return features[layers] if isinstance(layers, str) else features
 
@@ -142,23 +121,19 @@ class _Features(nn.Module):
         self.most = options.get("most", MOST_FEATURES)
 
     def _pool(self, output: Tensor) -> Tensor:
-        options: PoolingOptions = {
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "channels_last": self.channels_last,
-            "most": self.most,
-        }
-        return pool(output, self.pooling, **options)
+        tokens, last = self.num_prefix_tokens, self.channels_last
+        return pool(output, self.pooling, num_prefix_tokens=tokens, channels_last=last, most=self.most)
 
 
 class Tapped(_Features):
-    """A network that ends at one of its layers, and gives vectors: a backbone.
+    """A backbone: a network up to one of its layers, whose output is pooled to vectors.
 
-    The layers after it are not computed. It holds the whole network, so its weights load under their own names below
-    `network.`.
+    The layers after it are not computed. The module holds the whole network, so its weights load under their own names
+    below `network.`.
 
     Args:
         network: any `nn.Module`.
-        layer: where it ends, as in `tap`. A layer that is called several times gives its first output.
+        layer: the last one computed, named as in `tap`. If it is called several times, its first output counts.
         pooling: `how` of `pool`.
         options: `num_prefix_tokens`, `channels_last` and `most` of `pool`.
 
@@ -169,38 +144,23 @@ class Tapped(_Features):
     """
 
     def __init__(
-        self,
-        network: nn.Module,
-        layer: str = "",
-        pooling: Pooling = "mean",
-        **options: Unpack[PoolingOptions],
+        self, network: nn.Module, layer: str = "", pooling: Pooling = "mean", **options: Unpack[PoolingOptions]
     ) -> None:
         check_choice("pooling", pooling, POOLINGS)
         super().__init__(network, [layer], pooling, options)
         self.layer = layer
 
     def forward(self, x: Any) -> Tensor:
-        return self._pool(self._output(x))
-
-    def _output(self, x: Any) -> Tensor:
         if not self.layer:
-            return first_tensor("", self.network(x))
-        found: dict[str, Tensor] = {}
-
-        def take(name: str, output: Any) -> bool:
-            found[name] = first_tensor(name, output)
-            return True
-
-        run_until(self.network, x, [self.layer], take)
-        check_reached([self.layer], found)
-        return found[self.layer]
+            return self._pool(_first_tensor("", self.network(x)))
+        return self._pool(_read(self.network, [self.layer], x, lambda output: output)[self.layer])
 
     def extra_repr(self) -> str:
         return f"layer={self.layer!r}, pooling={self.pooling!r}"
 
 
 class Depths(_Features):
-    """A network that ends at the last of several layers and gives a vector of each, side by side.
+    """Features of several depths: the outputs of several layers, pooled and concatenated.
 
     The layers after the last one are not computed. Unlike stages (`cut_stages`), layers may lie anywhere, also inside a
     block with a skip connection; where they end stages, the vectors are the pooled outputs of the stages.
@@ -223,11 +183,7 @@ class Depths(_Features):
     """
 
     def __init__(
-        self,
-        network: nn.Module,
-        layers: Sequence[str],
-        pooling: Pooling = "mean",
-        **options: Unpack[PoolingOptions],
+        self, network: nn.Module, layers: Sequence[str], pooling: Pooling = "mean", **options: Unpack[PoolingOptions]
     ) -> None:
         if isinstance(layers, str) or not all(isinstance(name, str) for name in layers):
             raise InputTypeError(f"layers must be a sequence of names of layers, got {layers!r}.")
@@ -242,37 +198,16 @@ class Depths(_Features):
 
     def vectors(self, x: Any) -> list[Tensor]:
         """One tensor `(B, D)` for each layer."""
-        return list(self._run(x, self._copied_vectors).values())
+        return self.vectors_and_shapes(x)[0]
 
     def vectors_and_shapes(self, x: Any) -> tuple[list[Tensor], list[tuple[int, ...]]]:
-        """Both, from one pass."""
-        found = self._run(x, lambda output: (self._copied_vectors(output), tuple(output.shape[1:]))).values()
-        return [vectors for vectors, _ in found], [shape for _, shape in found]
+        """`vectors` and `shapes` from one forward pass."""
+        results = _read(self.network, self.layers, x, lambda output: (self._copied_vectors(output), tuple(output.shape[1:])))
+        return [vectors for vectors, _ in results.values()], [shape for _, shape in results.values()]
 
     def shapes(self, x: Any) -> list[tuple[int, ...]]:
-        """The shape of each layer's output for one input, before pooling."""
-        return list(self._run(x, lambda output: tuple(output.shape[1:])).values())
-
-    def _run(self, x: Any, take: Any) -> dict[str, Any]:
-        """What is take of the output of each layer, before later layers can overwrite it."""
-        found: dict[str, Any] = {}
-        last = self.layers[-1]
-
-        def keep(name: str, output: Any) -> bool:
-            check_called_once(name, found)
-            found[name] = take(first_tensor(name, output))
-            return name == last
-
-        run_until(self.network, x, self.layers, keep)
-        if last in found and tuple(found) != self.layers:
-            called = [*found, *(None for _ in self.layers)]
-            first = next(name for name, call in zip(self.layers, called, strict=False) if name != call)
-            raise InputError(
-                f"The layer {first!r} is not called where it was named, before {last!r}: the order of calls was "
-                f"{', '.join(found)}. Name layers in the order they are called."
-            )
-        check_reached(self.layers, found)
-        return found
+        """The shape of each layer's output for a single input, before pooling."""
+        return self.vectors_and_shapes(x)[1]
 
     def _copied_vectors(self, output: Tensor) -> Tensor:
         vectors = self._pool(output)
@@ -291,17 +226,17 @@ def pool(
     most: int = MOST_FEATURES,
     seed: int = 0,
 ) -> Tensor:
-    r"""Vectors from what a layer of a network gives: maps `(B, C, H, W)`, tokens `(B, T, C)`, or vectors already.
+    r"""Pool the output of a layer to vectors: maps `(B, C, H, W)`, tokens `(B, T, C)`, or vectors already.
 
     Args:
         features: output of a layer for B inputs.
         how: `"mean"` or `"max"` over places or tokens; `"class_token"`, the first token; `"flatten"`, every number, and
             beyond `most` of them a random projection to `most`, which keeps distances to about `1 / sqrt(most)`; `None`
-            leaves the features as they are. Vectors `(B, D)` stay as they are, whichever is asked for, but for a projection.
-        num_prefix_tokens: so many tokens at the beginning (class and register tokens) are left out of mean and max.
+            does nothing. Vectors `(B, D)` are returned unchanged by every choice, except for the projection.
+        num_prefix_tokens: leading tokens (class and register tokens) that mean and max leave out.
         channels_last: maps are `(B, H, W, C)`, as those of Swin transformers.
-        most: features that `"flatten"` gives at the most.
-        seed: of the random projection. The same seed and size give the same projection, on every machine.
+        most: upper limit of the features that `"flatten"` returns.
+        seed: of the random projection, which is the same on every machine.
 
     Shape:
         - features: `(B, C, H, W)`, `(B, T, C)` or `(B, D)`; output: `(B, D)`
@@ -376,35 +311,61 @@ def _projection(size: int, most: int, seed: int) -> tuple[Tensor, Tensor]:
     return places, signs
 
 
-class ReachedError(BaseException):
+class _EndOfPassError(BaseException):
     """Ends a forward pass early. Not an Exception: a network may catch those."""
 
 
-def run_until(model: nn.Module, x: Any, layers: Sequence[str], seen: Callable[[str, Any], bool]) -> None:
-    """A forward pass that shows outputs of the named layers to `seen(name, output)`, and ends where that returns True."""
-    done = ReachedError()
+def _read(
+    model: nn.Module, layers: Sequence[str], x: Any, take: Callable[[Tensor], T], *, stop: bool = True
+) -> dict[str, T]:
+    """`take` of the output of each layer, before later layers can overwrite it, by one forward pass.
 
-    def look(name: str, output: Any) -> None:
-        if seen(name, output):
-            raise done
+    Each layer is called once. To `stop` at the last of them, they are named in the order they are called.
+    """
+    results: dict[str, T] = {}
+    end = _EndOfPassError()
 
-    with hooked(model, layers, look):
+    def read(name: str, output: Any) -> None:
+        if name in results:
+            raise InputError(
+                f"The layer {name!r} is called several times in one pass, so its name does not say which output is meant. "
+                "Name the block around it, or the layer after it."
+            )
+        results[name] = take(_first_tensor(name, output))
+        if stop and name == layers[-1]:
+            raise end
+
+    with _hooked(model, layers, read):
         try:
             model(x)
-        except ReachedError as reached:
-            if reached is not done:  # of another network around this one
+        except _EndOfPassError as error:
+            if error is not end:  # of another network around this one
                 raise
+    if stop and layers[-1] in results:
+        for name, called in itertools.zip_longest(layers, results):
+            if name != called:
+                raise InputError(
+                    f"The layer {name!r} is not called where it was named, before {layers[-1]!r}: the order of calls was "
+                    f"{', '.join(results)}. Name layers in the order they are called."
+                )
+    for name in layers:
+        if name not in results:
+            raise InputError(
+                f"The layer {name!r} was not called in the forward pass. Some layers only hold others, or are called by "
+                "another method than forward: tap one inside it, or after it."
+            )
+    return results
 
 
 @contextlib.contextmanager
-def hooked(model: nn.Module, layers: Sequence[str], seen: Any) -> Iterator[None]:
-    """Inside the block, `seen(name, output)` is called for each output of the named layers."""
+def _hooked(model: nn.Module, layers: Sequence[str], read: Callable[[str, Any], None]) -> Iterator[None]:
+    """Inside the block, `read(name, output)` is called for each output of the named layers."""
     modules = {name: named_layer(model, name) for name in layers}
     with contextlib.ExitStack() as handles:
         for name, module in modules.items():
 
             def hook(_module: nn.Module, _inputs: Any, output: Any, name: str = name) -> None:
-                seen(name, output)
+                read(name, output)
 
             handles.callback(module.register_forward_hook(hook).remove)
         yield
@@ -416,19 +377,16 @@ def named_layer(model: nn.Module, name: str) -> nn.Module:
         raise InputTypeError(f"The model must be an nn.Module, got {type(model).__name__}.")
     modules: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
     if name not in modules:
-        names = [known for known in modules if known]
+        names = [other for other in modules if other]
         near = difflib.get_close_matches(name, names, 5, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its layers: {_listed(names)}."
+        top = [name for name in names if "." not in name] or names
+        more = f" and {len(top) - SHOWN} more" if len(top) > SHOWN else ""
+        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its layers: {', '.join(top[:SHOWN])}{more}."
         raise InputError(f"{type(model).__name__} has no layer {name!r}. {hint} All: dict(model.named_modules()).")
     return modules[name]
 
 
-def _listed(names: list[str]) -> str:
-    top = [name for name in names if "." not in name] or names
-    return ", ".join(top[:SHOWN]) + (f" and {len(top) - SHOWN} more" if len(top) > SHOWN else "")
-
-
-def first_tensor(name: str, output: Any) -> Tensor:
+def _first_tensor(name: str, output: Any) -> Tensor:
     """The output of a layer, or the first of several."""
     first = output[0] if isinstance(output, (tuple, list)) and output else output
     if not isinstance(first, torch.Tensor):
@@ -438,36 +396,9 @@ def first_tensor(name: str, output: Any) -> Tensor:
     return first
 
 
-def check_reached(names: Sequence[str], found: Container[str]) -> None:
-    """A layer that left nothing is an error."""
-    for name in names:
-        if name not in found:
-            raise InputError(
-                f"The layer {name!r} was not called in the forward pass. Some layers only hold others, or are called by "
-                "another method than forward: tap one inside it, or after it."
-            )
-
-
-def check_called_once(name: str, found: Container[str]) -> None:
-    """A layer that left something in this pass already is an error."""
-    if name in found:
-        raise InputError(
-            f"The layer {name!r} is called several times in one pass, so its name does not say which output is meant. "
-            "Name the block around it, or the layer after it."
-        )
-
-
 @contextlib.contextmanager
 def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """Inside the block all of a model is in one mode; afterwards each module is in its own again, also after an error.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Dropout().eval(), torch.nn.Dropout())
-        >>> with in_mode(model, training=False):
-        ...     inside = [layer.training for layer in model]
-        >>> inside, [layer.training for layer in model]
-        ([False, False], [False, True])
-    """
+    """Put the whole model in one mode inside the block; each module then returns to its own, also after an error."""
     before = {module: module.training for module in model.modules()}
     try:
         model.train(training)

@@ -1,4 +1,4 @@
-"""A network cut into stages that follow each other, so that what lies between them can be read, or trained."""
+"""Cut a network into consecutive stages, to read or train what lies between them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SHOWN = 3  # values in an error
 
 
 class Staged(nn.Module):
-    """Stages and a head that, one after the other, are the network they were cut from.
+    """A network as consecutive stages and a head; made by `cut_stages`.
 
     Every layer is the network's own, not a copy, and keeps its name inside its stage: training the stages trains the
-    network. Made by `cut_stages`.
+    network.
 
     Attributes:
         stages: `nn.ModuleList` of the stages, the first takes the network's input.
@@ -38,19 +38,17 @@ class Staged(nn.Module):
         return len(self.stages)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the network gives."""
         for stage in self.stages:
             x = stage(x)
-        output: Tensor = self.head(x)
-        return output
+        return self.head(x)  # type: ignore[no-any-return]
 
     def outputs(self, x: Tensor) -> list[Tensor]:
-        """What each stage gives, with its graph, from one pass; the head is not computed."""
-        found = []
+        """The output of each stage, with its graph, from one pass; the head is not computed."""
+        outputs = []
         for stage in self.stages:
             x = stage(x)
-            found.append(x.clone())  # the next stage may overwrite it (`ReLU(inplace=True)`)
-        return found
+            outputs.append(x.clone())  # the next stage may overwrite it (`ReLU(inplace=True)`)
+        return outputs
 
     def without(self, num_discarded: int) -> nn.Sequential:
         """The network without its head and without its `num_discarded` top stages, at the most all but one.
@@ -108,28 +106,28 @@ def cut_stages(model: nn.Module, layers: Sequence[str] | None = None) -> Staged:
         if not name:
             raise InputError("The network itself ('') is not a layer to cut at: name layers inside it.")
         named_layer(model, name)
-    *stages, head = as_pieces(model, [_innermost(model, name, names) for name in names])
+    *stages, head = _pieces(model, [_innermost(model, name, names) for name in names])
     staged = Staged(stages, head, names)
     staged.training = model.training
     return staged
 
 
 def known_layers(model: nn.Module) -> tuple[str, ...] | None:
-    """The names to cut a known network at, `None` for others. Known by its parts, whatever its class is called."""
-    parts = dict(model.named_children())
-    if isinstance(parts.get("features"), nn.Sequential):
-        pools = [name for name, layer in parts["features"].named_children() if isinstance(layer, nn.MaxPool2d)]
+    """Layers to cut a known network at, `None` for others. It is recognized by its children, not by its class."""
+    children = dict(model.named_children())
+    if isinstance(children.get("features"), nn.Sequential):
+        pools = [name for name, layer in children["features"].named_children() if isinstance(layer, nn.MaxPool2d)]
         if len(pools) == NUM_STAGES:
             return tuple(f"features.{name}" for name in pools)
-    if {"conv_proj", "encoder", "heads"} <= parts.keys() and "layers" in dict(parts["encoder"].named_children()):
+    if {"conv_proj", "encoder", "heads"} <= children.keys() and "layers" in dict(children["encoder"].named_children()):
         return _evenly(_children(model, "encoder.layers"), "encoder.ln")
-    if {"patch_embed", "blocks", "norm"} <= parts.keys():
+    if {"patch_embed", "blocks", "norm"} <= children.keys():
         return _evenly(_children(model, "blocks"), "norm")
-    if {"conv_stem", "blocks", "conv_head", "bn2"} <= parts.keys():
+    if {"conv_stem", "blocks", "conv_head", "bn2"} <= children.keys():
         blocks = _children(model, "blocks")
         # Seven groups work at five resolutions: strides 2, 4, 8, 16, 16, 32, 32.
         return (blocks[0], blocks[1], blocks[2], blocks[4], "bn2") if len(blocks) == 7 else _evenly(blocks, "bn2")
-    if {"maxpool", "layer1", "layer2", "layer3", "layer4"} <= parts.keys():
+    if {"maxpool", "layer1", "layer2", "layer3", "layer4"} <= children.keys():
         return ("maxpool", "layer1", "layer2", "layer3", "layer4")
     return None
 
@@ -158,27 +156,36 @@ def _innermost(model: nn.Module, name: str, names: tuple[str, ...]) -> str:
     return name
 
 
-def as_pieces(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
+def _pieces(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
     """Modules that follow each other: one that ends with each of the layers, and one for what is left.
 
     They hold the layers of the model itself, under their names. Layers are called in the order given, each once, and nothing
     but a layer's output passes the cut behind it; otherwise there are no such pieces, which is an error.
-
-    Example:
-        >>> network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
-        >>> first, rest = as_pieces(network, ["0"])
-        >>> x = torch.randn(3, 4)
-        >>> torch.equal(rest(first(x)), network(x))
-        True
     """
-    graph = _traced(model, layers)
-    ends = [_call(model, graph, name) for name in layers]
+    graph, kind = _traced(model, layers), type(model).__name__
     order = {node: place for place, node in enumerate(graph.nodes)}
-    for (first, before), (second, after) in pairwise(zip(layers, ends, strict=True)):
-        if order[after] <= order[before]:
-            raise InputError(f"The layer {second!r} is not called after {first!r}. Name them in the order of their calls.")
+    ends: list[fx.Node] = []
+    for place, name in enumerate(layers):
+        layer = model.get_submodule(name)
+        calls = [node for node in order if node.op == "call_module" and model.get_submodule(str(node.target)) is layer]
+        if len(calls) != 1:
+            raise InputError(
+                f"The layer {name!r} is {'called several times' if calls else 'not called'} in a forward pass of {kind}, so "
+                "there is no one place behind it. Name the layer around it, or the one after it."
+            )
+        if ends and order[calls[0]] <= order[ends[-1]]:
+            raise InputError(
+                f"The layer {name!r} is not called after {layers[place - 1]!r}. Name them in the order of their calls."
+            )
+        ends += calls
     for name, end in zip(layers, ends, strict=True):
-        _check_cut(model, order, name, end)
+        before = [node for node, place in order.items() if place < order[end] and node.op != "get_attr"]
+        passing = [str(node) for node in before if any(order[user] > order[end] for user in node.users)]
+        if passing:
+            raise InputError(
+                f"{kind} cannot be cut behind {name!r}: what was computed before ({', '.join(passing[:SHOWN])}) is used "
+                "after it as well, as by a skip connection. Name a layer at the end of such a block, or the block itself."
+            )
     return [_piece(model, order, begin, end) for begin, end in pairwise([None, *ends, None])]
 
 
@@ -199,8 +206,7 @@ class _Tracer(fx.Tracer):
 
 def _traced(model: nn.Module, layers: Sequence[str]) -> fx.Graph:
     """What the model does with its input. Its own code, outside of layers, must do the same in both modes."""
-    inside = {name.rsplit(".", depth)[0] for name in layers for depth in range(1, name.count(".") + 1)}
-    opened = {model.get_submodule(name) for name in inside}
+    opened = {model.get_submodule(name.rsplit(".", depth)[0]) for name in layers for depth in range(1, name.count(".") + 1)}
     graphs = {}
     for training in (True, False):
         with in_mode(model, training):
@@ -214,7 +220,7 @@ def _traced(model: nn.Module, layers: Sequence[str]) -> fx.Graph:
                     f"followed without an input ({type(error).__name__}: {reason}). Cut it at layers further out, or "
                     "read features with torchkrr.models.tap."
                 ) from error
-    if _text(graphs[True]) != _text(graphs[False]):
+    if str(graphs[True]) != str(graphs[False]):
         raise InputError(
             f"{type(model).__name__} does something else in training mode outside of its layers, such as "
             "F.dropout(x, training=self.training). Make that a layer (nn.Dropout), which knows its mode."
@@ -222,54 +228,21 @@ def _traced(model: nn.Module, layers: Sequence[str]) -> fx.Graph:
     return graphs[model.training]
 
 
-def _text(graph: fx.Graph) -> str:
-    return "\n".join(f"{node.op} {node.target} {node.args} {node.kwargs}" for node in graph.nodes)
-
-
-def _call(model: nn.Module, graph: fx.Graph, name: str) -> fx.Node:
-    layer = model.get_submodule(name)
-    every: list[fx.Node] = [node for node in graph.nodes if node.op == "call_module"]
-    calls = [node for node in every if model.get_submodule(str(node.target)) is layer]
-    if len(calls) != 1:
-        problem = "called several times" if calls else "not called"
-        raise InputError(
-            f"The layer {name!r} is {problem} in a forward pass of {type(model).__name__}, so there is no one place behind "
-            "it. Name the layer around it, or the one after it."
-        )
-    return calls[0]
-
-
-def _check_cut(model: nn.Module, order: dict[fx.Node, int], name: str, end: fx.Node) -> None:
-    passing = [
-        node
-        for node, place in order.items()
-        if place < order[end] and node.op != "get_attr" and any(order[user] > order[end] for user in node.users)
-    ]
-    if passing:
-        values = ", ".join(str(node) for node in passing[:SHOWN])
-        raise InputError(
-            f"{type(model).__name__} cannot be cut behind {name!r}: what was computed before ({values}) is used after it as "
-            "well, as by a skip connection. Name a layer at the end of such a block, or the block itself."
-        )
-
-
 def _piece(model: nn.Module, order: dict[fx.Node, int], begin: fx.Node | None, end: fx.Node | None) -> nn.Module:
     """What is computed after the node `begin`, up to the node `end`; `None` is the input, and the output."""
     graph = fx.Graph()
-    known: dict[fx.Node, fx.Node] = {}
+    copies: dict[fx.Node, fx.Node] = {} if begin is None else {begin: graph.placeholder("x")}
 
     def copied(node: fx.Node) -> fx.Node:
-        if node not in known:  # a parameter that was read in an earlier piece
-            known[node] = graph.node_copy(node)
-        return known[node]
+        if node not in copies:  # a parameter that was read in an earlier piece
+            copies[node] = graph.node_copy(node)
+        return copies[node]
 
     after = -1 if begin is None else order[begin]
     until = len(order) - 1 if end is None else order[end]
-    if begin is not None:
-        known[begin] = graph.placeholder("x")
     for node, place in order.items():
         if after < place <= until and node.op != "get_attr":
-            known[node] = graph.node_copy(node, copied)
+            copies[node] = graph.node_copy(node, copied)
     if end is not None:
-        graph.output(known[end])
+        graph.output(copies[end])
     return fx.GraphModule(model, graph, "Head" if end is None else "Stage")

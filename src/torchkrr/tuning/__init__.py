@@ -1,12 +1,9 @@
-"""Everything that is chosen from the data, by leave-one-out: kernel and metric, number of neighbors, ridge, intervals."""
+"""Choose kernel, metric, number of neighbors, ridge and prediction intervals from the data, by leave-one-out."""
 
 from .intervals import Calibration, Interval, calibrate
-from .learned import LearnedMetric, Progressed
 from .leave_one_out import LeftOut, local_leave_one_out
-from .metric import learn_metric
-from .recipe import tune
-from .select import select
-from .selection import Selection, Trial
+from .metric import LearnedMetric, Progressed, learn_metric
+from .select import Selection, Trial, select, tune
 
 __all__ = [
     "Calibration",

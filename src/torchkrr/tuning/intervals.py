@@ -57,7 +57,7 @@ class Interval(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """What the residuals of a layer say about its errors; made by `calibrate`."""
+    """Scale and residuals of a layer, for standard deviations and intervals; made by `calibrate`."""
 
     layer: LocalKernelRidge
     fingerprint: Fingerprint  # of the layer when it was calibrated
@@ -73,14 +73,14 @@ class Calibration(NamedTuple):
     def interval(self, query: Tensor, coverage: float = 0.9) -> Interval:
         """Limits between which a new observation at `(Q, D)` falls with probability `coverage`.
 
-        The limits are infinite where too few residuals are known for the coverage asked for.
+        The limits are infinite where there are too few residuals for the requested coverage.
         """
         half = self.quantile(coverage) * self._std(query, observation=True).clamp_min(SMALLEST)
         mean = self.layer(query)
         return Interval(mean, (mean - half).to(mean.dtype), (mean + half).to(mean.dtype))
 
     def quantile(self, coverage: float) -> Tensor:
-        """How many standard deviations of an observation the interval reaches; `(C,)`."""
+        """Half the width of the interval in standard deviations of an observation; `(C,)`."""
         if not isinstance(coverage, numbers.Real) or not 0 < coverage < 1:
             raise InputError(f"coverage must be a number between 0 and 1, such as 0.9, got {coverage!r}.")
         # Rounding of the product must not cost a rank.
@@ -113,7 +113,7 @@ def calibrate(
     num_samples: int = 2000,
     seed: int = 0,
 ) -> Calibration:
-    r"""Learn from residuals how far the predictions of a layer can be trusted.
+    r"""Estimate from residuals how far the predictions of a layer can be trusted.
 
     Without `query` and `values` the residuals are those of leave-one-out over the centers of the layer (jackknife): no data
     are lost, and coverage holds to the degree that leaving one row out does not change the predictor. With rows that are
@@ -122,7 +122,7 @@ def calibrate(
 
     Args:
         layer: a `LocalKernelRidge`; later changes of its centers or values need a new calibration.
-        query, values: rows kept apart from the layer, or `None` for leave-one-out.
+        query, values: rows that are not centers of the layer, or `None` for leave-one-out.
         scale: `"global"` is one scale for all queries; `"cell"` follows how large residuals are around each query. It
             takes a leave-one-out prediction of every center.
         num_samples: rows to leave out for the normalized residuals.
@@ -135,8 +135,8 @@ def calibrate(
         >>> x = torch.rand(500, 1)
         >>> y = torch.sin(6 * x) + 0.1 * torch.randn(500, 1)
         >>> layer = torchkrr.nn.LocalKernelRidge(x, y, 30, ridge=0.1, trend="constant")
-        >>> found = torchkrr.tuning.calibrate(layer).interval(torch.rand(4, 1), coverage=0.9)
-        >>> bool((found.lower < found.upper).all())
+        >>> interval = torchkrr.tuning.calibrate(layer).interval(torch.rand(4, 1), coverage=0.9)
+        >>> bool((interval.lower < interval.upper).all())
         True
     """
     if not isinstance(layer, LocalKernelRidge):
@@ -146,41 +146,30 @@ def calibrate(
     if (query is None) != (values is None):
         raise InputError("Give query and values together, or neither for leave-one-out.")
     with torch.no_grad():
-        return _calibrate(layer, query, values, scale, num_samples, seed)
-
-
-def _calibrate(
-    layer: LocalKernelRidge, query: Tensor | None, values: Tensor | None, scale: Scale, num_samples: int, seed: int
-) -> Calibration:
-    count = layer.num_centers
-    sampled = sample_rows(count, num_samples, seed, layer.centers.device)
-    rows = torch.arange(count, device=sampled.device) if scale == "cell" else sampled
-    left_out = leave_one_out_of(layer, rows)
-    # Squares of values in half precision would overflow, and small variances vanish.
-    residuals = (left_out.means - layer.values[rows]).double().abs()  # (n, C)
-    spreads = _variance(left_out.powers.double(), layer).sqrt()  # (n,)
-    fingerprint = Fingerprint(*_sources(layer))
-    whole = (residuals.square().sum(0) / spreads.square().sum()).sqrt()  # (C,)
-    if scale == "cell":
-        known = Calibration(layer, fingerprint, whole, residuals, spreads, residuals[:0])
-        # The neighbors a row was predicted from: its own residual takes no part in its scale.
-        cells = left_out.neighbor_indices[sampled][:, : layer.num_neighbors]
-        residuals, std = residuals[sampled], known._cell_scale(cells) * spreads[sampled].unsqueeze(-1)
-    else:
-        known = Calibration(layer, fingerprint, whole, None, None, residuals[:0])
-        std = whole * spreads.unsqueeze(-1)
-    if query is not None and values is not None:
-        residuals, std = _held_out(known, query, values)
-    return known._replace(scores=(residuals / std.clamp_min(SMALLEST)).sort(0).values)
-
-
-def _held_out(known: Calibration, query: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    check_points("query", query)
-    check_values(values)
-    check_alike(query=query, values=values, centers=known.layer.centers)
-    check_same_rows("query", query, "values", values)
-    check_finite("values", values)
-    return (known.layer(query) - values).double().abs(), known._std(query, observation=True)
+        sampled = sample_rows(layer.num_centers, num_samples, seed, layer.centers.device)
+        rows = torch.arange(layer.num_centers, device=sampled.device) if scale == "cell" else sampled
+        left_out = leave_one_out_of(layer, rows)
+        # Squares of values in half precision would overflow, and small variances vanish.
+        residuals = (left_out.means - layer.values[rows]).double().abs()  # (n, C)
+        spreads = _variance(left_out.powers.double(), layer).sqrt()  # (n,)
+        overall = (residuals.square().sum(0) / spreads.square().sum()).sqrt()  # (C,)
+        calibration = Calibration(layer, Fingerprint(*_sources(layer)), overall, None, None, residuals[:0])
+        if scale == "cell":
+            calibration = calibration._replace(residuals=residuals, spreads=spreads)
+        if query is not None and values is not None:
+            check_points("query", query)
+            check_values(values)
+            check_alike(query=query, values=values, centers=layer.centers)
+            check_same_rows("query", query, "values", values)
+            check_finite("values", values)
+            residuals, std = (layer(query) - values).double().abs(), calibration._std(query, observation=True)
+        elif scale == "cell":
+            # The neighbors a row was predicted from: its own residual takes no part in its scale.
+            cells = left_out.neighbor_indices[sampled][:, : layer.num_neighbors]
+            residuals, std = residuals[sampled], calibration._cell_scale(cells) * spreads[sampled].unsqueeze(-1)
+        else:
+            std = overall * spreads.unsqueeze(-1)
+        return calibration._replace(scores=(residuals / std.clamp_min(SMALLEST)).sort(0).values)
 
 
 def _variance(power: Tensor, layer: LocalKernelRidge) -> Tensor:

@@ -73,14 +73,8 @@ def local_leave_one_out(
     fade = fade and num_neighbors < len(centers) - 1
     query = centers[rows]
     indices = nearest(query, centers, num_neighbors + fade, kernel=kernel, exclude=rows)
-    means, powers = solve_local(
-        query,
-        centers,
-        values,
-        indices,
-        SolveOptions(kernel, ridge, trend, fade, normalize, on_singular),
-    )
-    return LeftOut(rows, means, powers, indices)
+    options = SolveOptions(kernel, ridge, trend, fade, normalize, on_singular)
+    return LeftOut(rows, *solve_local(query, centers, values, indices, options), indices)
 
 
 def leave_one_out_of(layer: LocalKernelRidge, rows: Tensor) -> LeftOut:

@@ -35,17 +35,12 @@ def check_loss(loss: str, values: Tensor) -> None:
     check_choice("loss", loss, LOSSES)
     if loss != "cross_entropy":
         return
+    sums, remedy = values.sum(-1), "Give torch.nn.functional.one_hot(labels).to(dtype), or choose another loss."
     if values.shape[-1] < 2:
-        raise InputError(
-            "cross_entropy needs one column of values per class, got 1. "
-            "Give torch.nn.functional.one_hot(labels).to(dtype), or choose another loss."
-        )
-    sums = values.sum(-1)
+        raise InputError(f"cross_entropy needs one column of values per class, got 1. {remedy}")
     if bool((values < 0).any()) or not torch.allclose(sums, torch.ones_like(sums), atol=1e-3):
-        raise InputError(
-            "cross_entropy needs values that are class probabilities (non-negative, rows sum to one), got others. "
-            "Give torch.nn.functional.one_hot(labels).to(dtype), or choose another loss."
-        )
+        needed = "values that are class probabilities (non-negative, rows sum to one)"
+        raise InputError(f"cross_entropy needs {needed}, got others. {remedy}")
 
 
 def score(
@@ -59,9 +54,7 @@ def score(
     """
     targets = targets.view(len(targets), *[1] * (means.ndim - 2), targets.shape[-1])
     if loss == "cross_entropy":
-        if temperature is None:
-            temperature = best_temperature(means, targets)
-        return _cross_entropy(means, targets, temperature)
+        return _cross_entropy(means, targets, best_temperature(means, targets) if temperature is None else temperature)
     residual = means - targets
     if loss == "mse":
         return residual.square().mean(-1)
