@@ -30,7 +30,18 @@ from ._files import replacing
 from ._threads import set_threads
 from .errors import FileError, KernelRidgeError
 
-__all__ = ["Record", "Records", "Table", "fingerprint", "markdown_report", "read_records", "run_jobs", "versions"]
+__all__ = [
+    "Record",
+    "Records",
+    "Report",
+    "Table",
+    "fingerprint",
+    "markdown_report",
+    "read_records",
+    "run_jobs",
+    "set_threads",
+    "versions",
+]
 
 Record: TypeAlias = dict[str, Any]
 Report: TypeAlias = Callable[[int, str], None]  # steps done since the last call, and a note for the progress bar
