@@ -183,9 +183,11 @@ def require(modules: Sequence[str], user: str, *, extra: str) -> None:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
-            if error.name != module:
+            package = module.partition(".")[0]
+            if error.name is None or error.name.partition(".")[0] != package:
                 raise
-            raise MissingExtraError(f'{user} needs {module}, which is not installed: pip install ".[{extra}]".') from None
+            message = f'{user} needs {package}, which is not installed: pip install "torchkrr[{extra}]".'
+            raise MissingExtraError(message) from None
 
 
 def run_command(

@@ -34,7 +34,7 @@ def make(name: str, **options: Any) -> Game:
     try:
         environment = gymnasium.make(name, **options)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise MissingExtraError(f'{name} needs more packages: {error} Those of Box2D: pip install ".[rl]".') from None
+        raise MissingExtraError(f'{name} needs more packages: {error} Those of Box2D: pip install "torchkrr[rl]".') from None
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise InputError(f"Cannot make the environment {name!r}: {error} Name one such as LunarLander-v3.") from None
     states, actions = environment.observation_space, environment.action_space

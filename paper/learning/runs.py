@@ -19,6 +19,7 @@ from torchkrr.experiments.readouts import Training, quality
 from torchkrr.runs import Record, Report, fingerprint, versions
 
 from ..checkpoints import Job, check_same_run, complete, read_checkpoint
+from ..options import require
 from .config import Config
 from .data import data_fingerprint, open_images
 from .heads import CentersHead, LinearHead
@@ -175,6 +176,7 @@ def tensorboard(folder: pathlib.Path, begun: int, *, shown: bool) -> Iterator[Wa
     if not shown:
         yield lambda number, epoch: None
         return
+    require(["tensorboard"], "A curve for TensorBoard", extra="tensorboard")
     writer: Any = importlib.import_module("torch.utils.tensorboard").SummaryWriter(str(folder), purge_step=begun + 1)
 
     def add(number: int, epoch: Epoch) -> None:

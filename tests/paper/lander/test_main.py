@@ -1,6 +1,7 @@
 """The command `python -m paper.lander`."""
 
 import json
+import sys
 
 import pytest
 from paper.checkpoints import write_checkpoint
@@ -86,3 +87,16 @@ def test_a_checkpoint_of_another_command_is_refused(tmp_path, capsys):
     write_checkpoint(tmp_path / "x.pt", {"config": {}}, "learn")
     assert main(["--watch", str(tmp_path / "x.pt")]) == 1
     assert "is not a checkpoint of this version of `python -m paper.lander`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "extra"),
+    [([], "gymnasium", "rl"), ([], "matplotlib", "rl")],
+)
+def test_a_package_is_missed_before_anything_is_trained(arguments, package, extra, monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert f"needs {package}, which is not installed" in said
+    assert f'"torchkrr[{extra}]"' in said
+    assert not (tmp_path / "out").exists()

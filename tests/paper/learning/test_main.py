@@ -1,6 +1,7 @@
 """The command `python -m paper.learning`."""
 
 import os
+import sys
 
 import pytest
 from paper.learning.__main__ import main
@@ -50,3 +51,20 @@ def test_options_that_make_no_sense_are_usage_errors(capsys, arguments, message)
         main(arguments)
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "extra"),
+    [
+        ([], "matplotlib", "vision"),
+        (["--dataset", "digits"], "matplotlib", "demo"),
+        (["--tensorboard"], "tensorboard", "tensorboard"),
+    ],
+)
+def test_a_package_is_missed_before_anything_is_trained(arguments, package, extra, monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert f"needs {package}, which is not installed" in said
+    assert f'"torchkrr[{extra}]"' in said
+    assert not (tmp_path / "out").exists()
