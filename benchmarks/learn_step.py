@@ -4,7 +4,8 @@
 
 VGG-16 of torchvision with random weights, cut after each of its five blocks, batch 64: forward, loss, backward, AdamW. Both
 heads step on networks of the same weights, by turns, in one run; best of all. The kernel readout is the default of `python
--m paper.learning`, leave-one-out in the batch; the other objectives are beside it. Writes `learn_step.jsonl` and `learn_step.md`.
+-m paper.learning`, leave-one-out in the batch; the other objectives are beside it. Writes `learn_step.jsonl` and
+`learn_step.md`.
 """
 
 from __future__ import annotations

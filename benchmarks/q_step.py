@@ -3,7 +3,8 @@
     OMP_NUM_THREADS=1 python -m benchmarks.q_step
 
 Both agents of `python -m paper.lander` learn from the same memory, by turns, on one thread: sampling, both networks,
-gradient, optimizer, target network. Median and best of all steps, and the same for choosing an action. Writes `q_step.jsonl`.
+gradient, optimizer, target network. Median and best of all steps, and the same for choosing an action. Writes
+`q_step.jsonl`.
 """
 
 from __future__ import annotations
