@@ -2,7 +2,8 @@
 
 Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`, `transforms`,
 `neighbors`, `tuning` (what is chosen from the data), `losses`, `models` (networks that end in a kernel),
-`estimators` (scikit-learn's vocabulary), `distributed` (centers spread over processes), `errors`.
+`estimators` (scikit-learn's vocabulary), `vision` (images to features), `distributed` (centers spread over processes),
+`errors`.
 """
 
 import importlib
@@ -37,7 +38,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> object:
     """Imported when it is first asked for: what is optional, or slow to import."""
-    if name in ("distributed", "estimators"):
+    if name in ("distributed", "estimators", "vision"):
         return importlib.import_module(f".{name}", __name__)
     if name == "probe":
         return importlib.import_module(".experiments.probing", __name__).probe

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def _head(text: str) -> str:
     try:
-        importlib.import_module("..experiments.lineup", __package__).head_named(text)
+        importlib.import_module("..vision.readouts", __package__).head_named(text)
     except KernelRidgeError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text

@@ -195,9 +195,7 @@ def _lines(grid: Grid) -> list[tuple[int, float, list[Cell]]]:
     return [(number, number - middle, row) for number, row in enumerate(rows)]
 
 
-def _draw_accuracies(
-    axes: Any, grid: Grid, place: Callable[[Cell, float], float], look: Look, *, bars: bool = True
-) -> None:
+def _draw_accuracies(axes: Any, grid: Grid, place: Callable[[Cell, float], float], look: Look, *, bars: bool = True) -> None:
     for number, apart, own in _lines(grid):
         means, spread = accuracy_bars(own)
         axes.errorbar(

@@ -21,11 +21,11 @@ from .._chunking import ranges
 from ..errors import FileError, InputError, ShapeError
 from ..estimators.state import kernel_from, kernel_plan
 from ..estimators.storage import HEAD, Stored, read_model, write_model
-from ..experiments.backbones import Backbone, open_backbone
-from ..experiments.image_files import ENDINGS, pictures_by_class
-from ..experiments.pictures import read_picture
 from ..nn import LocalKernelRidge
 from ..tuning.leave_one_out import leave_one_out_of, sample_rows
+from .backbones import Backbone, open_backbone
+from .datasets import IMAGE_SUFFIXES, images_by_class
+from .images import read_image
 
 EXPECTED = "Expected a head.safetensors written by torchkrr transfer"
 KERNEL = "kernel."
@@ -237,23 +237,23 @@ def read_images(head: Head, paths: Sequence[str], *, weights: str | None = None,
     for path in map(pathlib.Path, paths):
         if not path.exists():
             raise FileError(f"There is no image {path}.")
-        inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS) if path.is_dir() else [path]
+        inside = (
+            sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES) if path.is_dir() else [path]
+        )
         if not inside:
-            raise FileError(f"The folder {path} has no images ({', '.join(sorted(ENDINGS))}).")
+            raise FileError(f"The folder {path} has no images ({', '.join(sorted(IMAGE_SUFFIXES))}).")
         files += inside
     backbone = _open_backbone(head.backbone, weights)
     parts = []
     with torch.no_grad(), tqdm(total=len(files), desc="images", disable=not progress) as bar:
         for chunk in ranges(len(files), BATCH_SIZE):
-            images = [read_picture(path) for path in files[chunk]]
+            images = [read_image(path) for path in files[chunk]]
             parts.append(backbone.model(backbone.prepare(images)).float())
             bar.update(len(images))
     return Features([str(path) for path in files], torch.cat(parts))
 
 
-def read_labeled(
-    head: Head, path: str, *, weights: str | None = None, progress: bool = False
-) -> tuple[Features, list[str]]:
+def read_labeled(head: Head, path: str, *, weights: str | None = None, progress: bool = False) -> tuple[Features, list[str]]:
     """Features for a head, and the class of each: of a folder with a folder of images for each class, whose own name begins
     those of the examples; or from an .npz file with `features` and `labels`."""
     if head.backbone is None:
@@ -265,7 +265,7 @@ def read_labeled(
             )
         return given, [str(label) for label in labels.tolist()]
     folder = pathlib.Path(path)
-    files, classes = pictures_by_class(folder)
+    files, classes = images_by_class(folder)
     images = read_images(head, [str(folder / file) for file in files], weights=weights, progress=progress)
     return images._replace(names=[f"{folder.resolve().name}/{file}" for file in files]), classes
 

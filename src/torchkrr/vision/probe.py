@@ -6,7 +6,7 @@ A probing run is a transfer run at several depths, whose features come from one 
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
@@ -16,19 +16,28 @@ from torch import nn
 from tqdm import tqdm
 
 from ..errors import InputError
-from ..experiments.backbones import Backbone, backbone_fingerprint, has_channels_last, in_use, open_network, prefix_tokens, trial
-from ..experiments.datasets import open_dataset
-from ..experiments.digit_network import LAYERS, DigitNetwork
-from ..experiments.inputs import Inputs, Part, asked_backbone, features_of, fingerprint_of
-from ..experiments.lineup import readout_named
-from ..experiments.pictures import FeatureSet, Pictures, SomePictures
-from ..experiments.subsamples import budget_rows
 from ..models.features import Depths, Pooling
 from ..models.stages import known_layers
 from ..nn import LocalKernelRidge
 from ..runs import Record, Records, fingerprint, make_folder
+from .backbones import (
+    DIGIT_LAYERS,
+    Backbone,
+    DigitNetwork,
+    backbone_fingerprint,
+    has_channels_last,
+    in_eval_mode,
+    open_network,
+    prefix_tokens,
+    trial,
+)
+from .datasets import open_dataset
+from .features import Inputs, Part, about_backbone, features_of, inputs_fingerprint
 from .figures import LIGHT, draw_depths, write_page, write_png
+from .images import FeatureSet, Images, ImageSubset
+from .readouts import readout_named
 from .report import probe_markdown, probe_page
+from .sampling import budget_rows
 from .summary import Cell, summarize
 from .transfer import Case, TransferConfig, case_key, cases, solve
 
@@ -90,7 +99,7 @@ class DepthInputs(NamedTuple):
     num_available: int = 0  # training images, of which `train_limit` may have left some
 
     @property
-    def described(self) -> str:
+    def text(self) -> str:
         assert self.backbone is not None
         count = f"{len(self.train.labels):,}"
         limited = f" of {self.num_available:,}" if len(self.train.labels) < self.num_available else ""
@@ -103,7 +112,7 @@ class DepthInputs(NamedTuple):
             part._replace(features=part.features[:, depth.columns].contiguous()) for part in (self.train, self.test)
         )
         backbone = None if self.backbone is None else {**self.backbone, "layer": depth.layer}
-        return Inputs(self.name, self.classes, train, test, backbone, fingerprint_of(train, test))
+        return Inputs(self.name, self.classes, train, test, backbone, inputs_fingerprint(train, test))
 
 
 class ProbeOutcome(NamedTuple):
@@ -126,7 +135,7 @@ def run(config: ProbeConfig, *, progress: bool = False) -> ProbeOutcome:
     records, reused = solve_depths(config, inputs, Records(out / "records.jsonl"), progress=progress)
     cells = summarize(records)
     note = config.budget_note(len(inputs.train.labels))
-    about = (f"{inputs.name}: {config.network} at depth", inputs.described, str(config.pooling))
+    about = (f"{inputs.name}: {config.network} at depth", inputs.text, str(config.pooling))
     write_png(out / "figure.png", draw_depths(cells, LIGHT))
     write_page(out / "report.html", probe_page(*about, records, note))
     write_page(out / "report.md", probe_markdown(*about, records, note, config.command))
@@ -206,16 +215,16 @@ def read_inputs(config: ProbeConfig, *, progress: bool = False) -> DepthInputs:
     )
     source = limited(split.train, config.train_limit, config.split_seed)
     train, test = (features_of(images, backbone, config, progress) for images in (source, split.test))
-    requested = {**asked_backbone(config, backbone), "layers": [depth.layer for depth in reversed(depths)]}
+    requested = {**about_backbone(config, backbone), "layers": [depth.layer for depth in reversed(depths)]}
     available = len(split.train.labels)
     return DepthInputs(split.train.name, list(split.train.classes), train, test, depths, requested, available)
 
 
-def limited(images: Pictures, limit: int | None, seed: int) -> Pictures:
+def limited(images: Images, limit: int | None, seed: int) -> Images:
     """So many images, stratified, in the order they have."""
     if limit is None or limit >= len(images):
         return images
-    return SomePictures(images, budget_rows(images.labels, limit, seed).sort().values)
+    return ImageSubset(images, budget_rows(images.labels, limit, seed).sort().values)
 
 
 def open_depths(
@@ -244,19 +253,19 @@ def open_depths(
     if name == "identity":
         raise InputError("The backbone identity has no layers to probe. Name a network.")
     network, prepare, origin = open_network(name, weights=weights, size=size, random_weights=random_weights)
-    model = read_depths(in_use(network), layers, pooling)
+    model = read_depths(in_eval_mode(network), layers, pooling)
     vectors, shapes = trial(name, prepare, model.vectors_and_shapes)
     depths = as_depths(model.layers, [vector.shape[1] for vector in vectors], shapes)
     num_features = sum(depth.num_features for depth in depths)
     places = "; ".join(f"{depth.layer} {depth.shape}" for depth in reversed(depths))
-    text = f"{name}: {origin}, {prepare.described()}, {pooling} of {places}; {num_features} features"
+    text = f"{name}: {origin}, {prepare.describe()}, {pooling} of {places}; {num_features} features"
     return Backbone(name, model, prepare, backbone_fingerprint(model, prepare), num_features, text), depths
 
 
 def read_depths(network: nn.Module, layers: Sequence[str] | None, pooling: Pooling) -> Depths:
     """The network read at these layers, or at the ends of its stages if they are known."""
     if layers is None:
-        layers = LAYERS if isinstance(network, DigitNetwork) else known_layers(network)
+        layers = DIGIT_LAYERS if isinstance(network, DigitNetwork) else known_layers(network)
     if layers is None:
         raise InputError(
             f"Where the stages of {type(network).__name__} end is not known here. Name the last layer of each: "

@@ -13,14 +13,14 @@ from tqdm import tqdm
 
 from .._checks import check_finite
 from ..errors import InputError, InputTypeError, ShapeError
-from ..experiments.inputs import Part
-from ..experiments.pictures import FeatureSet
-from ..experiments.subsamples import held_out
 from ..models.features import Depths, Pooling, in_mode
 from ..runs import Record
+from .features import Part
 from .figures import LIGHT, draw_depths
+from .images import FeatureSet
 from .probe import DepthInputs, as_depths, read_depths, solve_depths
 from .report import depths_html
+from .sampling import held_out
 from .summary import Cell, findings, grids, summarize, text_tables
 from .transfer import TransferConfig
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from .._extras import import_extra
-from ..experiments.inputs import Inputs
-from ..experiments.lineup import readout_named
-from ..experiments.pictures import Pictures
-from ..experiments.subsamples import budget_rows
 from ..runs import Record, Table, markdown_report
+from .features import Inputs
 from .figures import TEMPLATES, draw_budgets, draw_depths, draw_indicator, figure_tag, render_page
 from .heads import Classification, Head, classify
+from .images import Images
+from .readouts import readout_named
+from .sampling import budget_rows
 from .summary import Cell, accuracy_table, depth_tables, findings, seconds_table, summarize
 
 NUM_GROUPS = 10  # of test examples by error indicator
@@ -116,7 +116,7 @@ def transfer_page(
     return render_page(
         TEMPLATES / "report.html",
         title=_title(inputs),
-        data=inputs.described,
+        data=inputs.text,
         result=f"{_head_text(summary, inputs)} With {budget:,} labels {who} with {100 * most:.1f} %.",
         table=accuracy_table(cells, log_loss=True, seconds=True).html(),
         note=_note(cells, note),
@@ -143,7 +143,7 @@ def transfer_markdown(inputs: Inputs, records: Sequence[Record], summary: HeadSu
     """`report.md` of a transfer run: the tables of the page, for people who read text."""
     cells = summarize(records)
     parts = [
-        inputs.described + ".",
+        inputs.text + ".",
         accuracy_table(cells).markdown(),
         _note(cells, note),
         "\n".join(f"- {title}: {text}" for title, text in _readouts(cells)),
@@ -224,7 +224,7 @@ def _confusions(confusion: Tensor, classes: Sequence[str]) -> Table:
 
 def _thumbnail(source: Any, row: int) -> dict[str, Any] | None:
     """The image of an example inside a page, and whether its pixels should show; `None` of features."""
-    if not isinstance(source, Pictures):
+    if not isinstance(source, Images):
         return None
     image = import_extra("PIL.Image", "Pictures in a report", extra="demo").fromarray(source.read([row])[0])
     small = max(image.size) <= FEW_PIXELS

@@ -21,19 +21,27 @@ from .. import __version__
 from .._checks import check_device
 from ..distributed.launch import SINGLE_PROCESS, AllRanks, SingleProcess
 from ..errors import FileError, InputError
-from ..experiments.inputs import Inputs, read_inputs
-from ..experiments.lazy import PlannedReadout
-from ..experiments.lineup import LINEUP, default_head, head_named, readout_named
-from ..experiments.readouts import Fitted, Training, quality
-from ..experiments.selecting import left_out_temperature
-from ..experiments.sharded import fit_sharded, whole
-from ..experiments.subsamples import budget_rows
 from ..models.features import Pooling
 from ..nn import LocalKernelRidge
 from ..runs import Record, Records, fingerprint, make_folder, versions
+from .features import Inputs, read_inputs
 from .figures import LIGHT, draw_budgets, write_page, write_png
 from .heads import Head, read_head, write_head
+from .readouts import (
+    READOUTS,
+    Fitted,
+    LayerReadout,
+    Training,
+    default_head,
+    fit_sharded,
+    head_named,
+    quality,
+    readout_named,
+    unshard,
+)
 from .report import HeadSummary, examine, summarize_head, transfer_markdown, transfer_page
+from .sampling import budget_rows
+from .selection import left_out_temperature
 from .summary import Cell, summarize
 
 HEAD_FILE = "head.safetensors"
@@ -76,7 +84,7 @@ class TransferConfig:
     pooling: Pooling = "mean"
     budgets: tuple[int | None, ...] = (100, 1000, 10_000, None)
     seeds: int = 5
-    readouts: tuple[str, ...] = tuple(LINEUP)
+    readouts: tuple[str, ...] = tuple(READOUTS)
     head: str | None = None
     out: str = "runs/transfer"
     cache: str | None = None
@@ -253,7 +261,7 @@ def solve(case: Case, inputs: Inputs, team: SingleProcess = SINGLE_PROCESS) -> t
     """
     readout = readout_named(case.readout).readout
     training = cast(Training, team.only_first(_training, case, inputs))  # None on the others, which do not look at it
-    if isinstance(team, AllRanks) and isinstance(readout, PlannedReadout):
+    if isinstance(team, AllRanks) and isinstance(readout, LayerReadout):
         own = _training(case, inputs, team.own(case.budget))
         fitted, results = _evaluate(lambda: fit_sharded(team.first(readout.plan, training), own, team), inputs)
     else:
@@ -320,7 +328,7 @@ def _new_head(fitted: Fitted | None, case: Case, inputs: Inputs, out: pathlib.Pa
     """A head from a fitted readout, which is written too."""
     assert fitted is not None
     assert isinstance(fitted.layer, LocalKernelRidge)
-    layer = whole(fitted.layer, _training(case, inputs))
+    layer = unshard(fitted.layer, _training(case, inputs))
     temperature = left_out_temperature(layer) if fitted.temperature is None else fitted.temperature
     rows = budget_rows(inputs.train.labels, case.budget, case.seed).tolist()
     items = [inputs.train.source.describe(row) for row in rows]
