@@ -14,7 +14,7 @@ from .core.compiled import backend_report
 from .tuning import calibrate, learn_metric, select, tune
 
 if TYPE_CHECKING:
-    from .experiments.probing import probe as probe
+    from .vision.probing import probe as probe
 
 __all__ = [
     "__version__",
@@ -41,5 +41,5 @@ def __getattr__(name: str) -> object:
     if name in ("distributed", "estimators", "vision"):
         return importlib.import_module(f".{name}", __name__)
     if name == "probe":
-        return importlib.import_module(".experiments.probing", __name__).probe
+        return importlib.import_module(".vision.probing", __name__).probe
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -237,12 +237,10 @@ def read_images(head: Head, paths: Sequence[str], *, weights: str | None = None,
     for path in map(pathlib.Path, paths):
         if not path.exists():
             raise FileError(f"There is no image {path}.")
-        inside = (
-            sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES) if path.is_dir() else [path]
-        )
-        if not inside:
+        inside = [file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES]
+        if path.is_dir() and not inside:
             raise FileError(f"The folder {path} has no images ({', '.join(sorted(IMAGE_SUFFIXES))}).")
-        files += inside
+        files += sorted(inside) if path.is_dir() else [path]
     backbone = _open_backbone(head.backbone, weights)
     parts = []
     with torch.no_grad(), tqdm(total=len(files), desc="images", disable=not progress) as bar:
