@@ -12,7 +12,7 @@ import torch
 from tqdm import tqdm
 
 from torchkrr.errors import FileError
-from torchkrr.runs import Record, Records, Report, run_jobs
+from torchkrr.runs import Record, Records, Report, make_folder, run_jobs
 
 VERSION = 2
 
@@ -46,11 +46,7 @@ def complete(
         seconds: no run starts later than that; then only the records there are come back.
         finished: called after a new record is written.
     """
-    folder = pathlib.Path(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"Cannot make the folder {folder}: {error.strerror or error}. Name another with --out.") from error
+    folder = make_folder(out)
     records = Records(folder / "records.jsonl")
     jobs = [Job(config, key, folder) for key, config in runs.items() if records.get(key) is None]
 

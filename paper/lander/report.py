@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from torchkrr.errors import InputError
-from torchkrr.experiments.figures import new_figure
 from torchkrr.runs import Record, Table, markdown_report
+from torchkrr.vision.figures import new_figure
 
 from ..checkpoints import read_checkpoint, replacing, spread
 from ..options import require

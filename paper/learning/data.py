@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from torchkrr.errors import InputError
-from torchkrr.experiments.datasets import Split, open_dataset
-from torchkrr.experiments.pictures import Pictures
-from torchkrr.experiments.preparing import Preparation
-from torchkrr.experiments.subsamples import budget_rows, held_out
 from torchkrr.runs import fingerprint
+from torchkrr.vision import Images, Preparation, Split, open_dataset
+from torchkrr.vision.sampling import budget_rows, held_out
 
 from .config import Augmentation, Config
 
@@ -35,13 +33,13 @@ class Rows(NamedTuple):
 def open_images(name_or_path: str) -> Split:
     """A data set of images, before any of it is chosen."""
     split = open_dataset(name_or_path)
-    if not isinstance(split.train, Pictures) or not isinstance(split.test, Pictures):
+    if not isinstance(split.train, Images) or not isinstance(split.test, Images):
         raise InputError(f"{name_or_path} has features, not images: nothing is left to train. Use `torchkrr transfer`.")
     return split
 
 
 def data_fingerprint(data: Split) -> str:
-    return fingerprint({"train": data.train.fingerprint(), "test": data.test.fingerprint()})
+    return fingerprint({"train": data.train.fingerprint, "test": data.test.fingerprint})
 
 
 def choose_rows(labels: Tensor, config: Config) -> Rows:
@@ -65,7 +63,7 @@ def num_batches(count: int, batch_size: int) -> int:
 
 
 def training_batches(
-    images: Pictures, rows: Tensor, prepare: Preparation, config: Config, generator: torch.Generator
+    images: Images, rows: Tensor, prepare: Preparation, config: Config, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Images `(B, 3, H, W)` and labels `(B,)` of an epoch, all rows once in random order."""
     order = rows[torch.randperm(len(rows), generator=generator)]

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from torchkrr.errors import InputError
-from torchkrr.experiments.backbones import has_channels_last, prefix_tokens, trial
-from torchkrr.experiments.catalog import library_network
-from torchkrr.experiments.preparing import Preparation
 from torchkrr.models import cut_stages, pool
+from torchkrr.vision import Preparation
+from torchkrr.vision.backbones import has_channels_last, library_network, prefix_tokens, trial
 
 from .config import NUM_STAGES, Config
 

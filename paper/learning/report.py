@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import math
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from torchkrr.experiments.figures import LIGHT, MARKERS, Look, accuracy_bars, color_axes, new_figure
-from torchkrr.experiments.pages import figure_tag, filled
 from torchkrr.runs import Record, Table, markdown_report
+from torchkrr.vision.figures import (
+    LIGHT,
+    MARKERS,
+    Look,
+    accuracy_bars,
+    color_axes,
+    figure_tag,
+    new_figure,
+    render_page,
+    write_page,
+    write_png,
+)
 
-from ..checkpoints import replacing, spread
+from ..checkpoints import spread
 
 WRITTEN = ("records.jsonl", "figure.png", "report.md", "report.html")
 TITLES = {"linear": "linear head", "loo": "kernel, leave-one-out", "split": "kernel, split", "centers": "kernel, centers"}
@@ -188,17 +196,17 @@ def markdown(records: Sequence[Record], command: str) -> str:
 def page(records: Sequence[Record], command: str) -> str:
     """HTML that needs no other file."""
     cells = summarize(records)
-    return filled(
-        "learn.html",
+    return render_page(
+        pathlib.Path(__file__).with_name("report.html"),
         title=_title(records),
         data=about(records),
-        result=html.escape(who_wins(cells)),
+        result=who_wins(cells),
         accuracies=accuracy_table(cells).html(),
-        accuracies_note=html.escape(ACCURACY_NOTE),
+        accuracies_note=ACCURACY_NOTE,
         figure=figure_tag("Test accuracy against discarded stages", lambda look: draw_depths(cells, look)),
         readings=reading_table(cells).html(),
         costs=cost_table(cells).html(),
-        costs_note=html.escape(COST_NOTE),
+        costs_note=COST_NOTE,
         curves=figure_tag("Validation accuracy after each epoch", lambda look: draw_curves(cells, look)),
         settings={"command": command, "config": records[0]["config"], "versions": records[0]["versions"]},
     )
@@ -207,15 +215,8 @@ def page(records: Sequence[Record], command: str) -> str:
 def write_report(folder: pathlib.Path, records: Sequence[Record], command: str) -> None:
     """`report.md`, `report.html` and `figure.png`."""
     for name, text in (("report.md", markdown(records, command)), ("report.html", page(records, command))):
-        with replacing(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    write_figure(folder / "figure.png", summarize(records))
-
-
-def write_figure(path: str | os.PathLike[str], cells: Sequence[Cell]) -> None:
-    """Test accuracy against the number of discarded stages."""
-    with replacing(path) as temporary:
-        draw_depths(cells, LIGHT).savefig(temporary, dpi=150, format="png", facecolor="white")
+        write_page(folder / name, text)
+    write_png(folder / "figure.png", draw_depths(summarize(records), LIGHT))
 
 
 def draw_depths(cells: Sequence[Cell], look: Look) -> Any:
@@ -227,7 +228,7 @@ def draw_depths(cells: Sequence[Cell], look: Look) -> Any:
         own = [cell for cell in cells if cell.head == head]
         # A little apart, so that the bars of different heads do not hide each other.
         places = [cell.discard + 0.04 * (number - (len(heads) - 1) / 2) for cell in own]
-        means, bars = accuracy_bars(own)  # type: ignore[arg-type]  # a cell with the same three numbers
+        means, bars = accuracy_bars(own)
         style = {"capsize": 3, "linewidth": 2, "marker": MARKERS[number], "color": look.palette[COLORS[head]]}
         axes.errorbar(places, means, yerr=bars, label=own[0].title, **style)
     axes.set(xlabel="discarded top stages", ylabel="test accuracy (%)")

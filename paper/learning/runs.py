@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchkrr.experiments.datasets import Split
-from torchkrr.experiments.lazy import LocalReadout
-from torchkrr.experiments.readouts import Training, quality
 from torchkrr.runs import Record, Report, fingerprint, versions
+from torchkrr.vision import Split
+from torchkrr.vision.readouts import LocalReadout, Training, quality
 
 from ..checkpoints import Job, check_same_run, complete, read_checkpoint
 from ..options import require

@@ -20,12 +20,10 @@ from torch import Tensor, nn
 
 import torchkrr
 from torchkrr.errors import KernelRidgeError
-from torchkrr.experiments.datasets import Split
-from torchkrr.experiments.pictures import Pictures
-from torchkrr.experiments.preparing import Preparation
-from torchkrr.experiments.readouts import Quality, quality
-from torchkrr.experiments.subsamples import stratified_order
-from torchkrr.experiments.weight_files import file_hash
+from torchkrr.vision import Images, Preparation, Split
+from torchkrr.vision.readouts import Quality, quality
+from torchkrr.vision.sampling import stratified_order
+from torchkrr.vision.weights import file_hash
 
 from ..checkpoints import check_same_run, read_checkpoint, write_checkpoint
 from .config import Config
@@ -50,7 +48,7 @@ Watch = Callable[[int, Epoch], None]  # the number of an epoch, counted from 1
 
 
 @torch.no_grad()
-def features_of(backbone: nn.Module, images: Pictures, rows: Tensor, prepare: Preparation) -> Tensor:
+def features_of(backbone: nn.Module, images: Images, rows: Tensor, prepare: Preparation) -> Tensor:
     """`(N, D)`, without gradient and in eval mode; the mode is afterwards what it was."""
     training = backbone.training
     backbone.eval()

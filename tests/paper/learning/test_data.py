@@ -8,8 +8,8 @@ import torch
 from paper.learning.config import Config
 from paper.learning.data import augmented, choose_rows, open_images, training_batches
 from paper.learning.networks import cut_network
-from tests.experiments.labelled import write_features
 from tests.paper.tiny import LEARNING
+from tests.vision.labeled import write_features
 from torch.nn.functional import pad
 
 from torchkrr.errors import InputError

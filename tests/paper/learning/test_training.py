@@ -18,7 +18,7 @@ from tests.paper.tiny import LEARNING, LEARNING_OPTIONS, numbers
 
 from torchkrr._threads import threads
 from torchkrr.errors import FileError
-from torchkrr.experiments.readouts import Quality, quality
+from torchkrr.vision.readouts import Quality, quality
 
 
 @pytest.fixture(scope="module")
