@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -108,7 +109,7 @@ def report(records: Sequence[Record], command: str) -> str:
         games = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
         means = [_values(runs, measure) for measure in MEASURES.values()]
         solved = sorted(first_above(run["rewards"], level) or np.inf for run in runs)
-        times = [_values(runs, lambda run, key=key: run[key]) for key in ("seconds_per_step", "seconds_per_move")]
+        times = [_values(runs, operator.itemgetter(key)) for key in ("seconds_per_step", "seconds_per_move")]
         rows.append(
             [
                 *(label, str(len(runs)), games),
@@ -136,7 +137,7 @@ def differences(groups: dict[str, list[Record]]) -> list[str]:
         pairs = [(_values(groups[label], measure), _values(groups[base], measure)) for measure in MEASURES.values()]
         rows.append([label, *(_difference(ours, theirs) for ours, theirs in pairs)])
     parts = [f"## Differences to {base}", text, Table(rows).markdown()]
-    times = {label: _values(runs, lambda run: run["seconds_per_step"]) for label, runs in groups.items()}
+    times = {label: _values(runs, operator.itemgetter("seconds_per_step")) for label, runs in groups.items()}
     if all(times.values()):
         ratios = ", ".join(f"{label} {np.mean(times[label]) / np.mean(times[base]):.2f}" for label in others)
         parts.append(f"Time per optimizer step relative to {base}: {ratios}.")

@@ -11,12 +11,23 @@ from torch import Tensor
 
 from torchkrr.errors import InputError
 from torchkrr.runs import fingerprint
-from torchkrr.vision import Images, Preparation, Split, open_dataset
+from torchkrr.vision import Images, Preparation, open_dataset
 from torchkrr.vision.sampling import budget_rows, held_out
 
 from .config import Augmentation, Config
 
 SHIFT = 1 / 8  # of the edge, at the most, in each direction: 4 of 32 pixels
+
+
+class Data(NamedTuple):
+    """A data set, before any of it is chosen."""
+
+    train: Images
+    test: Images
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint({"train": self.train.fingerprint, "test": self.test.fingerprint})
 
 
 class Rows(NamedTuple):
@@ -30,16 +41,11 @@ class Rows(NamedTuple):
         return torch.cat([self.fit, self.validation])
 
 
-def open_images(name_or_path: str) -> Split:
-    """A data set of images, before any of it is chosen."""
+def open_images(name_or_path: str) -> Data:
     split = open_dataset(name_or_path)
     if not isinstance(split.train, Images) or not isinstance(split.test, Images):
         raise InputError(f"{name_or_path} has features, not images: nothing is left to train. Use `torchkrr transfer`.")
-    return split
-
-
-def data_fingerprint(data: Split) -> str:
-    return fingerprint({"train": data.train.fingerprint, "test": data.test.fingerprint})
+    return Data(split.train, split.test)
 
 
 def choose_rows(labels: Tensor, config: Config) -> Rows:

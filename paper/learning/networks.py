@@ -159,7 +159,7 @@ def _small(config: Config) -> tuple[nn.Sequential, Preparation, int, bool]:
     if config.weights is not None:
         raise InputError(f"There are no weights for {config.network}: it is trained from scratch.")
     if config.size not in (None, SIZE):
-        raise InputError(f"{config.network} takes pictures of {SIZE} px, got size={config.size}.")
+        raise InputError(f"{config.network} takes images of {SIZE} px, got size={config.size}.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         network = SMALL_NETWORKS[config.network]()  # all of it, so that every depth starts from the same weights

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from torchkrr.runs import Record, Report, fingerprint, versions
-from torchkrr.vision import Split
 from torchkrr.vision.readouts import LocalReadout, Training, quality
 
 from ..checkpoints import Job, check_same_run, complete, read_checkpoint
 from ..options import require
 from .config import Config
-from .data import data_fingerprint, open_images
+from .data import Data, open_images
 from .heads import CentersHead, LinearHead
 from .training import Epoch, Run, Watch, features_of, identity
 
@@ -39,7 +38,7 @@ def run_all(
     progress: bool = False,
 ) -> list[Record]:
     """The records of these runs, in order; what is recorded is read, what was begun goes on."""
-    data = data_fingerprint(open_images(configs[0].dataset))  # each process opens its own
+    data = open_images(configs[0].dataset).fingerprint  # each process opens its own
     runs = {run_key(config, data): config for config in configs}
 
     def finished(record: Record) -> None:
@@ -87,11 +86,11 @@ def run_one(job: Job, report: Report | None = None) -> Record:
     return record
 
 
-def reopen(path: str | pathlib.Path, data: Split) -> Run:
+def reopen(path: str | pathlib.Path, data: Data) -> Run:
     """A trained network from its model file, with the data it was trained on: `readings(reopen(...))` judges it again."""
     state = read_checkpoint(path, "learn")
     config = Config(**state["config"])
-    check_same_run(path, state["identity"], identity(config, data_fingerprint(data)))
+    check_same_run(path, state["identity"], identity(config, data.fingerprint))
     run = Run(config, data, None)
     run.load_weights(state["weights"])
     return run

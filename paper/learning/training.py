@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 import torchkrr
 from torchkrr.errors import KernelRidgeError
-from torchkrr.vision import Images, Preparation, Split
+from torchkrr.vision import Images, Preparation
 from torchkrr.vision.readouts import Quality, quality
 from torchkrr.vision.sampling import stratified_order
 from torchkrr.vision.weights import file_hash
 
 from ..checkpoints import check_same_run, read_checkpoint, write_checkpoint
 from .config import Config
-from .data import choose_rows, data_fingerprint, num_batches, training_batches
+from .data import Data, choose_rows, num_batches, training_batches
 from .heads import CentersHead, KernelHead, LinearHead, anneal, make_optimizer
 from .networks import cut_network
 
@@ -61,11 +61,11 @@ def features_of(backbone: nn.Module, images: Images, rows: Tensor, prepare: Prep
 class Run:
     """A run in progress; `path` is its checkpoint, found or to be written, `None` for a run that is not to be trained."""
 
-    def __init__(self, config: Config, data: Split, path: str | os.PathLike[str] | None) -> None:
+    def __init__(self, config: Config, data: Data, path: str | os.PathLike[str] | None) -> None:
         self.config, self.data, self.path = config, data, None if path is None else pathlib.Path(path)
         self.rows = choose_rows(data.train.labels, config)
         self.cut = cut_network(config)
-        self.identity = identity(config, data_fingerprint(data))
+        self.identity = identity(config, data.fingerprint)
         self.head = self._make_head()
         self.optimizer = make_optimizer(config, self.cut.backbone, self.head)
         self.epochs: list[Epoch] = []

@@ -39,11 +39,11 @@ def test_any_network_with_stages_can_be_cut():
 
 
 def test_wrong_networks_are_refused():
-    with pytest.raises(InputError, match="takes pictures of 32 px, got size=64"):
+    with pytest.raises(InputError, match="takes images of 32 px, got size=64"):
         cut_network(Config(size=64))
     with pytest.raises(InputError, match="vit-small has no class token to pool by"):
         cut_network(Config(network="vit-small", pooling="class_token"))
-    with pytest.raises(InputError, match="vgg11 cannot take pictures of 16 px"):
+    with pytest.raises(InputError, match="vgg11 cannot take images of 16 px"):
         cut_network(Config(network="vgg11", size=16))
     with pytest.raises(InputError, match="There are no weights for vit-small"):
         cut_network(Config(network="vit-small", weights="pretrained"))

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from paper.checkpoints import Job
-from paper.learning.data import data_fingerprint, open_images
+from paper.learning.data import open_images
 from paper.learning.report import READINGS
 from paper.learning.runs import readings, reopen, run_key, run_one
 from tests.paper.tiny import LEARNING
@@ -20,7 +20,7 @@ def digits():
 
 def test_a_record_says_what_was_measured_and_the_model_can_be_opened_again(tmp_path, digits):
     config = dataclasses.replace(LEARNING, objective="centers", num_centers=20, num_neighbors=30)
-    key = run_key(config, data_fingerprint(digits))
+    key = run_key(config, digits.fingerprint)
     record = run_one(Job(config, key, tmp_path))
     assert list(record["readings"]) == ["sk", "sk-fit", "centers", "sk-paper"]
     assert set(record["readings"]) <= set(READINGS)
