@@ -21,7 +21,7 @@ import traceback
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torchkrr.cli import main as torchkrr
 from torchkrr.errors import InputError, KernelRidgeError, MissingExtraError
@@ -98,18 +98,15 @@ def add_options(
         parser.add_argument(_option(field.name), default=default, help=text.replace("%", "%%"), **how)
 
 
-def count(text: str) -> int:
-    """A whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)
+def at_least(least: int) -> Callable[[str], int]:
+    """Reads whole numbers of at least `least`."""
 
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
+        return int(text)
 
-def natural(text: str) -> int:
-    """A whole number that is not negative."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number that is not negative, got {text!r}")
-    return int(text)
+    return read
 
 
 def choices(*allowed: T, kind: Callable[[str], T] = str) -> Callable[[str], tuple[T, ...]]:  # type: ignore[assignment]
@@ -142,7 +139,7 @@ def minutes(text: str) -> float:
 def add_run_options(parser: argparse._ActionsContainer, out: str | None) -> None:
     """Of commands that do several runs, which can be interrupted."""
     add, cores = parser.add_argument, os.cpu_count() or 1
-    add("--processes", type=natural, default=cores, metavar="N", help="at a time (one per core); 0: one, on all threads")
+    add("--processes", type=at_least(0), default=cores, metavar="N", help="at a time (one per core); 0: one, on all threads")
     add("--time-limit", type=minutes, metavar="MINUTES", help="start no run after so many; the same command goes on")
     add("--out", type=pathlib.Path, default=out and pathlib.Path(out), metavar="DIR", help=f"results ({out})")
 
@@ -198,14 +195,14 @@ def run_command(
     `run` prints for people and returns plain values for programs.
     """
     add = parser.add_argument_group("all experiments").add_argument
-    add("--threads", type=count, metavar="N", help="threads of the computation")
+    add("--threads", type=at_least(1), metavar="N", help="threads of the computation")
     add("--quiet", action="store_true", help="print nothing but errors and warnings")
     add("--json", action="store_true", help="print the result as one JSON object, and nothing else")
     add("--debug", action="store_true", help="show where an error comes from")
     parser.epilog = EXIT_CODES
     args = parser.parse_args(argv)
     if argv is None:
-        signal.signal(signal.SIGTERM, _terminate)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     if args.threads is not None:
         set_threads(args.threads)
     args.quiet = args.quiet or args.json
@@ -277,10 +274,6 @@ def _optional(kind: type[Any]) -> Callable[[str], Any]:
 
     read.__name__ = kind.__name__  # argparse names it in its errors
     return read
-
-
-def _terminate(*_: Any) -> NoReturn:
-    raise SystemExit(TERMINATED)
 
 
 def _say(parser: argparse.ArgumentParser, text: str) -> None:

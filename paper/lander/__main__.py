@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchkrr.errors import InputError
+from torchkrr.vision.figures import write_page
 
 from .. import options
-from ..checkpoints import replacing
 from . import report, training
 from .config import FIRST_STUDY_SEED, VARIANTS, Config, study
 
@@ -37,14 +37,17 @@ def make_parser() -> argparse.ArgumentParser:
     runs = parser.add_argument_group("runs")
     runs.add_argument("--agent", choices=("dqn", "dqk", "both"), help="plain, with kernels, or both (both)")
     runs.add_argument(
-        "--seeds", type=options.count, metavar="N", help="runs of each agent, from seed 0 on (5); of a study from 100 on (3)"
+        "--seeds",
+        type=options.at_least(1),
+        metavar="N",
+        help="runs of each, from seed 0 on (5); of a study from 100 on (3)",
     )
     options.add_run_options(runs, None)
     runs.add_argument("--study", action="store_true", help="variants of the kernel agent instead of the two agents")
     runs.add_argument("--variants", type=options.choices(*VARIANTS), metavar="A,B", help="of the study: only these")
     film = parser.add_argument_group("a film")
     film.add_argument("--watch", metavar="CHECKPOINT", help="draw a game of this agent into the animated file --out")
-    film.add_argument("--game", type=options.natural, metavar="N", help="of --watch: which game (0)")
+    film.add_argument("--game", type=options.at_least(0), metavar="N", help="of --watch: which game (0)")
     settings = parser.add_argument_group("every number of the experiment")
     options.add_options(settings, Config, without=("agent", "seed", "variant"), texts=TEXTS)
     return parser
@@ -79,8 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         written: list[pathlib.Path] = []
         if records:
             text = report.report(records, options.command_line(parser, args))
-            with replacing(folder / "report.md") as temporary:
-                temporary.write_text(text)
+            write_page(folder / "report.md", text)
             report.draw(records, folder / "figure.png")
             written = [folder / name for name in ("records.jsonl", "report.md", "figure.png")]
             print(text)

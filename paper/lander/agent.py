@@ -18,6 +18,8 @@ from torchkrr.models import KernelQNetwork, QNetwork
 from .config import Config
 from .games import Batch, Game, random_policy_states
 
+SAVED = ("online", "target", "optimizer")  # parts of an agent in a checkpoint
+
 
 def double_dqn_target(
     online_next: Tensor, target_next: Tensor, rewards: Tensor, going_on: Tensor, discount: float
@@ -121,13 +123,8 @@ class Agent:
         return self.config.gromov_monge * torch.stack(terms).sum()
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "online": self.online.state_dict(),
-            "target": self.target.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-        }
+        return {name: getattr(self, name).state_dict() for name in SAVED}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.online.load_state_dict(state["online"])
-        self.target.load_state_dict(state["target"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        for name in SAVED:
+            getattr(self, name).load_state_dict(state[name])

@@ -13,7 +13,7 @@ import numpy as np
 
 from torchkrr.errors import InputError
 from torchkrr.runs import Record, Table, markdown_report
-from torchkrr.vision.figures import new_figure
+from torchkrr.vision.figures import new_figure, write_png
 
 from ..checkpoints import read_checkpoint, replacing, spread
 from ..options import require
@@ -176,8 +176,7 @@ def draw(records: Sequence[Record], path: pathlib.Path) -> None:
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.25)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150, format="png")
+    write_png(path, figure)
 
 
 def watch(checkpoint: str | os.PathLike[str], out: str | os.PathLike[str], *, game_number: int = 0) -> float:

@@ -156,26 +156,10 @@ def play(agent: Agent, game: Game, seed: int, number: int, stream: int = EVALUAT
     return total
 
 
-def run_all(
-    configs: Sequence[Config],
-    folder: str | os.PathLike[str],
-    *,
-    processes: int = 1,
-    seconds: float | None = None,
-    progress: bool = False,
-) -> list[Record]:
-    """The records of these runs, in order; what is finished is read, what was begun goes on."""
+def run_all(configs: Sequence[Config], folder: str | os.PathLike[str], **how: Any) -> list[Record]:
+    """The records of these runs, in order; what is finished is read, what was begun goes on. See `complete` for more."""
     runs = {fingerprint(config.record_identity()): config for config in configs}
-    return complete(
-        run_one,
-        runs,
-        folder,
-        steps=lambda config: config.episodes,
-        unit="games",
-        processes=processes,
-        seconds=seconds,
-        progress=progress,
-    )
+    return complete(run_one, runs, folder, steps=lambda config: config.episodes, unit="games", **how)
 
 
 def run_one(job: Job, report: Report | None = None) -> Record:

@@ -46,7 +46,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="numbers of top stages to discard (0,1,2,3,4)",
     )
     add("--heads", type=options.choices(*HEADS), default=HEADS, metavar="A,B", help="what is trained (kernel,linear)")
-    add("--seeds", type=options.count, default=5, metavar="N", help="runs of each, seeds 0 to N - 1 (5)")
+    add("--seeds", type=options.at_least(1), default=5, metavar="N", help="runs of each, seeds 0 to N - 1 (5)")
     add("--no-models", dest="keep_model", action="store_false", help="do not keep the trained networks")
     options.add_run_options(group, "runs/learn")
     settings = parser.add_argument_group("every number of the experiment")

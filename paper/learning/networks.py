@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -18,49 +19,44 @@ from torchkrr.vision.backbones import has_channels_last, library_network, prefix
 from .config import NUM_STAGES, Config
 
 VGG_WIDTHS = (32, 64, 128, 128, 128)
-VIT_WIDTH, VIT_HEADS, VIT_EXPANSION, VIT_PATCH = 64, 4, 2, 8
+VIT_WIDTH, VIT_HIDDEN, VIT_HEADS, VIT_PATCH = 64, 128, 4, 8
 SIZE = 32
 GRAY, CONTRAST = (0.5,) * 3, (0.25,) * 3  # of colors, near those of photographs
 
 
-def vgg_small(widths: Sequence[int] = VGG_WIDTHS) -> nn.Sequential:
+def vgg_small() -> nn.Sequential:
     """A VGG with batch normalization: each stage a 3 x 3 convolution, and a maximum over 2 x 2 places; maps out.
 
     Example:
         >>> vgg_small()(torch.randn(2, 3, 32, 32)).shape
         torch.Size([2, 128, 1, 1])
     """
-    channels = (3, *widths)
-    return nn.Sequential(*(_convolutions(channels[i], channels[i + 1]) for i in range(len(widths))))
+    stages = []
+    for before, width in pairwise((3, *VGG_WIDTHS)):
+        convolution = nn.Conv2d(before, width, 3, padding=1, bias=False)
+        stages.append(nn.Sequential(convolution, nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2)))
+    return nn.Sequential(*stages)
 
 
-def vit_small(
-    width: int = VIT_WIDTH,
-    *,
-    num_heads: int = VIT_HEADS,
-    expansion: int = VIT_EXPANSION,
-    patch: int = VIT_PATCH,
-    size: int = SIZE,
-) -> nn.Sequential:
+def vit_small() -> nn.Sequential:
     """A vision transformer without class token: each stage a block, the first after the patches, a last norm; tokens out.
 
     Example:
         >>> vit_small()(torch.randn(2, 3, 32, 32)).shape
         torch.Size([2, 16, 64])
     """
-    blocks = [TransformerBlock(width, num_heads, expansion) for _ in range(NUM_STAGES)]
-    first, *middle, last = blocks
-    stages = [(Patches(width, patch, size), first), *((block,) for block in middle), (last, nn.LayerNorm(width))]
+    first, *middle, last = (TransformerBlock() for _ in range(NUM_STAGES))
+    stages = [(Patches(), first), *((block,) for block in middle), (last, nn.LayerNorm(VIT_WIDTH))]
     return nn.Sequential(*(nn.Sequential(*stage) for stage in stages))
 
 
 class Patches(nn.Module):
     """Squares of pixels as tokens, `(B, 3, H, W)` to `(B, T, D)`, with a learned position each."""
 
-    def __init__(self, width: int, patch: int, size: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.project = nn.Conv2d(3, width, patch, stride=patch)
-        self.positions = nn.Parameter(0.02 * torch.randn(1, (size // patch) ** 2, width))
+        self.project = nn.Conv2d(3, VIT_WIDTH, VIT_PATCH, stride=VIT_PATCH)
+        self.positions = nn.Parameter(0.02 * torch.randn(1, (SIZE // VIT_PATCH) ** 2, VIT_WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
         tokens: Tensor = self.project(x).flatten(2).transpose(1, 2)
@@ -70,30 +66,21 @@ class Patches(nn.Module):
 class TransformerBlock(nn.Module):
     """Attention, then a perceptron, each on normalized tokens and added to them."""
 
-    def __init__(self, width: int, num_heads: int, expansion: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        width = VIT_WIDTH
         self.before_attention, self.before_perceptron = nn.LayerNorm(width), nn.LayerNorm(width)
         self.queries_keys_values = nn.Linear(width, 3 * width)
         self.mix = nn.Linear(width, width)
-        self.perceptron = nn.Sequential(nn.Linear(width, expansion * width), nn.GELU(), nn.Linear(expansion * width, width))
+        self.perceptron = nn.Sequential(nn.Linear(width, VIT_HIDDEN), nn.GELU(), nn.Linear(VIT_HIDDEN, width))
 
     def forward(self, x: Tensor) -> Tensor:
         count, tokens, width = x.shape
-        heads = self.queries_keys_values(self.before_attention(x)).view(count, tokens, 3, self.num_heads, -1)
+        heads = self.queries_keys_values(self.before_attention(x)).view(count, tokens, 3, VIT_HEADS, -1)
         attended = scaled_dot_product_attention(*heads.permute(2, 0, 3, 1, 4))  # (B, heads, T, D / heads)
         x = x + self.mix(attended.transpose(1, 2).reshape(count, tokens, width))
         x = x + self.perceptron(self.before_perceptron(x))
         return x
-
-
-def _convolutions(channels_in: int, channels_out: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False),
-        nn.BatchNorm2d(channels_out),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-    )
 
 
 class Pool(nn.Module):
@@ -110,9 +97,6 @@ class Pool(nn.Module):
             num_prefix_tokens=self.num_prefix_tokens,
             channels_last=self.channels_last,
         )
-
-    def extra_repr(self) -> str:
-        return repr(self.how)
 
 
 class Cut(NamedTuple):

@@ -29,15 +29,8 @@ def run_key(config: Config, data: str) -> str:
     return fingerprint(identity(config, data))
 
 
-def run_all(
-    configs: Sequence[Config],
-    folder: pathlib.Path,
-    *,
-    processes: int = 1,
-    seconds: float | None = None,
-    progress: bool = False,
-) -> list[Record]:
-    """The records of these runs, in order; what is recorded is read, what was begun goes on."""
+def run_all(configs: Sequence[Config], folder: pathlib.Path, **how: Any) -> list[Record]:
+    """The records of these runs, in order; what is recorded is read, what was begun goes on. See `complete` for more."""
     data = open_images(configs[0].dataset).fingerprint  # each process opens its own
     runs = {run_key(config, data): config for config in configs}
 
@@ -45,17 +38,7 @@ def run_all(
         # Not before: until it is recorded, the checkpoint is all there is.
         _path(Job(runs[record["key"]], record["key"], folder), "checkpoints").unlink(missing_ok=True)
 
-    return complete(
-        run_one,
-        runs,
-        folder,
-        steps=lambda config: config.epochs,
-        unit="epochs",
-        processes=processes,
-        seconds=seconds,
-        progress=progress,
-        finished=finished,
-    )
+    return complete(run_one, runs, folder, steps=lambda config: config.epochs, unit="epochs", finished=finished, **how)
 
 
 def run_one(job: Job, report: Report | None = None) -> Record:
