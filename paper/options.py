@@ -209,42 +209,31 @@ def run_command(
     try:
         with contextlib.redirect_stdout(io.StringIO()) if args.quiet else contextlib.nullcontext():
             result = run(args)
+        if args.json:
+            print(json.dumps(result, default=str, allow_nan=False))
+        sys.stdout.flush()
     except KeyboardInterrupt as error:
         _say(parser, f"interrupted. {str(error) or 'Nothing was written.'}")
         return INTERRUPTED
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except (KernelRidgeError, OSError, ValueError) as error:
         if args.debug:
             traceback.print_exc()
         _say(parser, " ".join(str(error).split()))
         return FAILED
-    if args.json:
-        print(json.dumps(result, default=str, allow_nan=False))
     return DONE
 
 
 def run_torchkrr(
-    command: str,
-    settings: Mapping[str, Mapping[str, str]],
-    smoke: Mapping[str, Mapping[str, str]],
-    argv: Sequence[str] | None,
+    command: str, prog: str, settings: Mapping[str, Options], smoke: Mapping[str, Options], argv: Sequence[str] | None
 ) -> int:
     """Run a command of `torchkrr` with the options of the paper, which are named by the folder of their results."""
-    parser = argparse.ArgumentParser(description=f"The paper's settings for torchkrr {command}.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog, description=f"torchkrr {command} with the paper's settings.", allow_abbrev=False)
     add = parser.add_argument
-    add("--smoke", action="store_true", help="a minute on the digits instead")
-    add(
-        "--weights",
-        type=pathlib.Path,
-        metavar="FOLDER",
-        help="files of weights (those of the library)",
-    )
-    add(
-        "--out",
-        type=pathlib.Path,
-        default=pathlib.Path("runs"),
-        metavar="DIR",
-        help="folders of results (runs)",
-    )
+    add("--smoke", action="store_true", help="some seconds on the digits instead")
+    add("--weights", type=pathlib.Path, metavar="DIR", help="files of weights (those of the network's library)")
+    add("--out", type=pathlib.Path, default=pathlib.Path("runs"), metavar="DIR", help="folders of results (runs)")
     args = parser.parse_args(argv)
     for name, options in (smoke if args.smoke else settings).items():
         given = dict(options)

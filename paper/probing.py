@@ -35,7 +35,7 @@ SMOKE = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_torchkrr("probe", SETTINGS, SMOKE, argv)
+    return run_torchkrr("probe", "python -m paper.probing", SETTINGS, SMOKE, argv)
 
 
 if __name__ == "__main__":

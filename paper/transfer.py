@@ -24,7 +24,7 @@ SMOKE = {"transfer-smoke": {"dataset": "digits", "backbone": "digits", "budgets"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_torchkrr("transfer", SETTINGS, SMOKE, argv)
+    return run_torchkrr("transfer", "python -m paper.transfer", SETTINGS, SMOKE, argv)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchkrr.functional import gromov_monge
 from torchkrr.models import KernelQNetwork, QNetwork
 
-from .config import Config
+from .config import KERNEL_ARGUMENTS, Config
 from .games import Batch, Game, random_policy_states
 
 SAVED = ("online", "target", "optimizer")  # parts of an agent in a checkpoint
@@ -45,20 +45,8 @@ def make_network(config: Config, game: Game) -> QNetwork:
         torch.manual_seed(config.seed)
         if states is None:
             return QNetwork(game.num_features, game.num_actions, hidden=config.hidden)
-        return KernelQNetwork(
-            states,
-            game.num_actions,
-            hidden=config.hidden,
-            num_centers=config.num_centers,
-            parts=config.parts,
-            last_on=config.last_on,
-            placing=config.placing,
-            lengthscale=config.lengthscale,
-            ridge=config.ridge,
-            learn_centers=config.learn_centers,
-            learn_values=config.learn_values,
-            learn_lengthscale=config.learn_lengthscale,
-        )
+        chosen: dict[str, Any] = {name: getattr(config, name) for name in KERNEL_ARGUMENTS}
+        return KernelQNetwork(states, game.num_actions, hidden=config.hidden, **chosen)
 
 
 def make_optimizer(config: Config, network: QNetwork) -> torch.optim.Optimizer:

@@ -113,10 +113,13 @@ RULES = {
     "not be negative": ("seed", "evaluation_episodes", "ridge", "gromov_monge", "weight_decay", "kernel_weight_decay"),
 }
 # The plain agent is the same beside every kernel, so its runs are found again.
+KERNEL_ARGUMENTS = (  # of `torchkrr.models.KernelQNetwork`
+    *("num_centers", "parts", "last_on", "placing", "lengthscale", "ridge"),
+    *("learn_centers", "learn_values", "learn_lengthscale"),
+)
 KERNEL_ONLY = (
-    *("num_centers", "parts", "last_on", "placing", "lengthscale", "ridge", "learn_centers", "learn_values"),
-    *("learn_lengthscale", "first_learning_rate", "last_learning_rate", "center_learning_rate", "kernel_weight_decay"),
-    *("gromov_monge", "random_states"),
+    *(*KERNEL_ARGUMENTS, "gromov_monge", "random_states"),
+    *("first_learning_rate", "last_learning_rate", "center_learning_rate", "kernel_weight_decay"),
 )
 FIRST_STUDY_SEED = 100  # what is chosen by a study can be measured on other seeds
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -77,19 +77,12 @@ class KernelHead(nn.Module):
         return loss + self.config.gromov_monge * self._regularizer(features, labels) if self.config.gromov_monge else loss
 
     def _loss(self, features: Tensor, labels: Tensor) -> Tensor:
-        common = {"num_classes": self.num_classes, "kernel": self.kernel, "ridge": self.ridge}
-        temperature = self.temperature.to(features.dtype)
+        common: dict[str, Any] = {"num_classes": self.num_classes, "kernel": self.kernel, "ridge": self.ridge}
+        common["temperature"] = self.temperature.to(features.dtype)
         if self.config.objective == "loo":
-            return leave_one_out_cross_entropy(features, labels, temperature=temperature, **common)  # type: ignore[arg-type]
+            return leave_one_out_cross_entropy(features, labels, **common)
         cut = min(max(1, round(self.config.support_share * len(features))), len(features) - 1)
-        return episodic_cross_entropy(
-            features[:cut],
-            labels[:cut],
-            features[cut:],
-            labels[cut:],
-            temperature=temperature,
-            **common,  # type: ignore[arg-type]
-        )
+        return episodic_cross_entropy(features[:cut], labels[:cut], features[cut:], labels[cut:], **common)
 
     def _regularizer(self, features: Tensor, labels: Tensor) -> Tensor:
         """Distances between rows beside those between their labels, a mean over pairs."""
