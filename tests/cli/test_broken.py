@@ -296,8 +296,6 @@ def test_texts_that_hardly_repeat_are_warned_of(tmp_path):
         ("fit", "t.csv", "--target", "y", "--out", "m", "--seed", "-1"),
         ("transfer", "--pooling", "median"),
         ("probe", "--test-share", "2"),
-        ("learn", "--time-limit", "-1"),
-        ("lander", "--time-limit", "nan"),
     ],
 )
 def test_values_that_an_option_cannot_have_are_wrong_usage(arguments, capsys):
