@@ -16,7 +16,7 @@ import torchkrr
 from torchkrr.cli import main
 from torchkrr.errors import FileError, KernelRidgeWarning
 from torchkrr.estimators import LocalKernelRidgeClassifier
-from torchkrr.experiments.heads import Head, write_head
+from torchkrr.vision.heads import Head, write_head
 
 GOOD = "a,b,y\n" + "".join(f"{i},{i % 7},{2 * i}\n" for i in range(30))
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"

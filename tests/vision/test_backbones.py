@@ -17,8 +17,7 @@ from torch import nn
 
 from torchkrr._extras import import_extra
 from torchkrr.errors import FileError, InputError, MissingExtraError, ShapeError
-from torchkrr.experiments import figures, thumbnails
-from torchkrr.vision import backbones
+from torchkrr.vision import backbones, figures, report
 from torchkrr.vision.backbones import DIGIT_WEIGHTS, DigitNetwork, open_backbone, wrap_backbone
 from torchkrr.vision.datasets import open_dataset
 from torchkrr.vision.images import Preparation, read_image
@@ -284,7 +283,7 @@ def test_missing_packages_name_their_extra(monkeypatch):
     ("module", "ask", "words"),
     [
         ("matplotlib.figure", lambda: figures.new_figure((1, 1)), r"A figure needs matplotlib.*torchkrr\[plot\]"),
-        ("PIL.Image", lambda: thumbnails.data_uri(NOISE[0]), r"Pictures in a report needs PIL.*torchkrr\[demo\]"),
+        ("PIL.Image", lambda: report.thumbnail(NOISE[0]), r"Pictures in a report needs PIL.*torchkrr\[demo\]"),
         ("sklearn.datasets", lambda: open_dataset("digits"), r"The dataset digits needs sklearn.*torchkrr\[demo\]"),
         ("PIL.Image", lambda: read_image("a.png"), r"Reading images needs PIL.*torchkrr\[demo\]"),
     ],

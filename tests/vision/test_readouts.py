@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression as Oracle
 from sklearn.preprocessing import StandardScaler
-from tests.experiments.labelled import digits, training
+from tests.vision.labeled import digits, training
 from torch.nn.functional import cross_entropy
 
 from torchkrr import functional as F

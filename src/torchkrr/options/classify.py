@@ -7,6 +7,7 @@ import csv
 import importlib
 from typing import Any
 
+from .._extras import import_extra
 from .._files import replacing, writable
 from . import kinds
 
@@ -23,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     # Late: --help needs none of it.
-    importlib.import_module("..experiments.extras", __package__).all_needed(("sklearn", "safetensors"), "torchkrr classify")
+    for package in ("sklearn", "safetensors"):
+        import_extra(package, "torchkrr classify", extra="vision")
     heads = importlib.import_module("..vision.heads", __package__)
     if args.out is not None:
         writable(args.out, reads=[args.head, *args.images, args.weights])

@@ -6,6 +6,7 @@ import argparse
 import importlib
 from typing import Any
 
+from .._extras import import_extra
 from ..errors import KernelRidgeError
 from . import kinds
 
@@ -58,9 +59,9 @@ def add_results(parser: argparse.ArgumentParser, out: str) -> None:
 
 def check_packages(command: str, args: argparse.Namespace) -> None:
     """What a run needs to its end, before it begins."""
-    extras = importlib.import_module("..experiments.extras", __package__)
     extra = "demo" if (args.backbone or args.dataset) == "digits" else "vision"
-    extras.all_needed(("sklearn", "safetensors", "matplotlib"), f"torchkrr {command}", extra=extra)
+    for package in ("sklearn", "safetensors", "matplotlib"):
+        import_extra(package, f"torchkrr {command}", extra=extra)
 
 
 def given(args: argparse.Namespace, *more: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import collections
 import importlib
 from typing import Any
 
+from .._extras import import_extra
 from .._files import writable
 from ..errors import InputError
 
@@ -26,7 +27,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if not args.add and not args.remove:
         raise InputError("There is nothing to do: give examples to --add or --remove.")
     # Late: --help needs none of it.
-    importlib.import_module("..experiments.extras", __package__).all_needed(("sklearn", "safetensors"), "torchkrr update")
+    for package in ("sklearn", "safetensors"):
+        import_extra(package, "torchkrr update", extra="vision")
     heads = importlib.import_module("..vision.heads", __package__)
     writable(args.out, reads=[args.weights])  # a head may be changed in its place
     old = head = heads.read_head(args.head)
