@@ -135,7 +135,7 @@ def test_only_the_first_process_reports(ran):
     first, second = ran["said"]["fresh-0"], ran["said"]["fresh-1"]
     assert (first["code"], second["code"]) == (0, 0), first["err"]
     assert "1,438 training and 359 test examples" in first["out"]
-    assert first["err"].count("features of digits |") == 2
+    assert first["err"].count("features of digits: 100%") == 2
     assert second["out"] == second["err"] == ""
     assert set(os.listdir(f"{ran['folder']}/two")) == FILES
 
