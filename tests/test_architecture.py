@@ -29,6 +29,7 @@ LAYERS = [
     {"estimators"},
     {"models"},
     {"distributed"},
+    {"vision"},
     {"experiments"},
     {"diagnosis"},
     {"commands"},

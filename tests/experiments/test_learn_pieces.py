@@ -123,7 +123,7 @@ def test_wrong_networks_are_refused():
         cut_network(Config(size=64))
     with pytest.raises(InputError, match="vit-small has no class token to pool by"):
         cut_network(Config(network="vit-small", pooling="class_token"))
-    with pytest.raises(InputError, match="vgg11 cannot take pictures of 16 px"):
+    with pytest.raises(InputError, match="vgg11 cannot take images of 16 px"):
         cut_network(Config(network="vgg11", size=16))
     with pytest.raises(InputError, match="There are no weights for vit-small"):
         cut_network(Config(network="vit-small", weights="pretrained"))
