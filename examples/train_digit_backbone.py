@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import torchkrr
-from torchkrr.experiments.backbones import open_backbone
-from torchkrr.experiments.datasets import open_dataset
-from torchkrr.experiments.digit_network import NUM_FEATURES, SIZE, WEIGHTS, DigitNetwork
 from torchkrr.kernels import Exponential
 from torchkrr.transforms import Compose, MeanDistance, UnitNorm
+from torchkrr.vision import DigitNetwork, open_backbone, open_dataset
 
+WEIGHTS = pathlib.Path(torchkrr.__file__).parent / "vision" / "data" / "digits.safetensors"
+SIZE = 8  # pixels of an edge, as those of scikit-learn's digits
 FINE = 4 * SIZE  # black or white pixels of an edge
 FILES = {
     part: (f"{part}-images-idx3-ubyte.gz", f"{part}-labels-idx1-ubyte.gz")
@@ -93,7 +93,7 @@ def train(images: Tensor, labels: Tensor, epochs: int, batch_size: int, seed: in
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     boxes = ink_boxes(images)
-    model = nn.Sequential(DigitNetwork(), nn.Dropout(0.2), nn.Linear(NUM_FEATURES, 10))
+    model = nn.Sequential(DigitNetwork(), nn.Dropout(0.2), nn.Linear(128, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=0.02)
     steps = epochs * math.ceil(len(images) / batch_size)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps)
@@ -157,7 +157,7 @@ def main() -> None:
         accuracy |= {f"scikit-learn's digits, {title}, {head}": score for head, score in scores.items()}
         print(title, scores)
     provenance = {
-        "what": "Weights of torchkrr.experiments.digit_network.DigitNetwork, in half precision.",
+        "what": "Weights of torchkrr.vision.DigitNetwork, in half precision.",
         "command": f"python examples/train_digit_backbone.py --mnist FOLDER --epochs {args.epochs} "
         f"--batch-size {args.batch_size} --seed {args.seed}" + (f" --limit {args.limit}" if args.limit else ""),
         "data": {

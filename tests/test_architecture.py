@@ -29,7 +29,7 @@ LAYERS = [
     {"estimators"},
     {"models"},
     {"distributed"},
-    {"experiments"},
+    {"vision"},
     {"diagnosis"},
     {"commands"},
     {"options"},

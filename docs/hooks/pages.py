@@ -28,6 +28,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted(RESULTS.iterdir()):
         if path.suffix in (".jsonl", ".png"):
             files.append(File.generated(config, place_on_site(path), abs_src_path=str(path)))
+    paper = ROOT / "paper" / "README.md"
+    files.append(File.generated(config, place_on_site(paper), content=paper.read_text()))
     for path in sorted(linked_scripts()):
         files.append(File.generated(config, place_on_site(path), content=script_page(path)))
     return files

@@ -42,8 +42,6 @@ COMMANDS: dict[str, str] = {
     "classify": "Classify images with a head that transfer wrote, with explanations.",
     "update": "Add examples to a head that transfer wrote, or take some out, without fitting it again.",
     "probe": "Readouts at several depths of a frozen network: which layer is the best basis for a kernel.",
-    "lander": "Learn to land: Double DQN with and without kernels, on games of Gymnasium.",
-    "learn": "Train a network end to end under a kernel readout, at several depths, beside a linear head.",
 }
 
 

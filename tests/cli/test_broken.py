@@ -16,7 +16,7 @@ import torchkrr
 from torchkrr.cli import main
 from torchkrr.errors import FileError, KernelRidgeWarning
 from torchkrr.estimators import LocalKernelRidgeClassifier
-from torchkrr.experiments.heads import Head, write_head
+from torchkrr.vision.heads import Head, write_head
 
 GOOD = "a,b,y\n" + "".join(f"{i},{i % 7},{2 * i}\n" for i in range(30))
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
@@ -296,8 +296,6 @@ def test_texts_that_hardly_repeat_are_warned_of(tmp_path):
         ("fit", "t.csv", "--target", "y", "--out", "m", "--seed", "-1"),
         ("transfer", "--pooling", "median"),
         ("probe", "--test-share", "2"),
-        ("learn", "--time-limit", "-1"),
-        ("lander", "--time-limit", "nan"),
     ],
 )
 def test_values_that_an_option_cannot_have_are_wrong_usage(arguments, capsys):

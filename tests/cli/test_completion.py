@@ -15,7 +15,6 @@ CASES = {
     "torchkrr fit --task ": {"auto", "regression", "classification"},
     "torchkrr fit train.csv --target price --me": {"--metric"},
     "torchkrr predict m.krr --i": {"--interval", "--id"},
-    "torchkrr lander --agent d": {"dqn", "dqk"},
     "torchkrr completion ": {"bash", "zsh", "fish"},
     "torchkrr --version fi": {"fit"},
 }

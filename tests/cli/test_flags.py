@@ -134,25 +134,6 @@ def results(capsys, *arguments):
     return json.loads(out)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "package", "extra"),
-    [
-        (["learn"], "matplotlib", "vision"),
-        (["learn", "--dataset", "digits"], "matplotlib", "demo"),
-        (["learn", "--tensorboard"], "tensorboard", "tensorboard"),
-        (["lander"], "gymnasium", "rl"),
-        (["lander"], "matplotlib", "rl"),
-    ],
-)
-def test_a_package_is_missed_before_anything_is_trained(arguments, package, extra, monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, package, None)
-    assert main([*arguments, "--out", str(tmp_path / "out")]) == 1
-    said = capsys.readouterr().err
-    assert f"needs {package}, which is not installed" in said
-    assert f'"torchkrr[{extra}]"' in said
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("package", ["sklearn", "safetensors", "matplotlib"])
 @pytest.mark.parametrize("command", ["transfer", "probe"])
 def test_one_extra_is_named_for_all_that_a_run_needs(package, command, monkeypatch, capsys, tmp_path):

@@ -7,6 +7,7 @@ import csv
 import importlib
 from typing import Any
 
+from .._extras import import_extra
 from .._files import replacing, writable
 from . import kinds
 
@@ -23,17 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     # Late: --help needs none of it.
-    importlib.import_module("..experiments.extras", __package__).all_needed(("sklearn", "safetensors"), "torchkrr classify")
-    heads, asking, classifying = (
-        importlib.import_module(f"..experiments.{name}", __package__) for name in ("heads", "asked_images", "classify")
-    )
+    for package in ("sklearn", "safetensors"):
+        import_extra(package, "torchkrr classify", extra="vision")
+    heads = importlib.import_module("..vision.heads", __package__)
     if args.out is not None:
         writable(args.out, reads=[args.head, *args.images, args.weights])
     head = heads.read_head(args.head)
-    asked = asking.read_asked(head, args.images, weights=args.weights, progress=not args.quiet)
-    found = classifying.classify(head, asked.features, explained=args.explain)
-    typical = classifying.typicality(head, found)
-    rows = [_plain(*one, head.classes) for one in zip(asked.names, found, typical, strict=True)]
+    images = heads.read_images(head, args.images, weights=args.weights, progress=not args.quiet)
+    found = heads.classify(head, images.features, explained=args.explain)
+    typical = heads.typicality(head, found)
+    rows = [_plain(*one, head.classes) for one in zip(images.names, found, typical, strict=True)]
     if args.out is not None:
         _write_csv(args.out, rows)
         print(f"{len(rows)} predictions: {args.out}")

@@ -6,6 +6,7 @@ import argparse
 import importlib
 from typing import Any
 
+from .._extras import import_extra
 from ..errors import KernelRidgeError
 from . import kinds
 
@@ -58,9 +59,9 @@ def add_results(parser: argparse.ArgumentParser, out: str) -> None:
 
 def check_packages(command: str, args: argparse.Namespace) -> None:
     """What a run needs to its end, before it begins."""
-    extras = importlib.import_module("..experiments.extras", __package__)
     extra = "demo" if (args.backbone or args.dataset) == "digits" else "vision"
-    extras.all_needed(("sklearn", "safetensors", "matplotlib"), f"torchkrr {command}", extra=extra)
+    for package in ("sklearn", "safetensors", "matplotlib"):
+        import_extra(package, f"torchkrr {command}", extra=extra)
 
 
 def given(args: argparse.Namespace, *more: str) -> dict[str, Any]:
@@ -71,12 +72,12 @@ def given(args: argparse.Namespace, *more: str) -> dict[str, Any]:
 
 def show(outcome: Any, tables: str, written: list[Any], *more: str) -> dict[str, Any]:
     """Print what came out; the same for scripts."""
-    print(outcome.inputs.described)
+    print(outcome.inputs.text)
     if outcome.reused:
         print(f"{outcome.reused} of {len(outcome.records)} results were there already")
     print("\n".join((tables, *more, f"wrote {', '.join(map(str, written))}")))
     return {
-        "data": outcome.inputs.described,
+        "data": outcome.inputs.text,
         "results": [cell._asdict() for cell in outcome.cells],
         "records": len(outcome.records),
         "reused": outcome.reused,
@@ -96,9 +97,9 @@ def readout_names(text: str) -> tuple[str, ...]:
     """Known readouts, each once."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     try:
-        lineup = importlib.import_module("..experiments.lineup", __package__)
+        readouts = importlib.import_module("..vision.readouts", __package__)
         for name in names:
-            lineup.readout_named(name)
+            readouts.readout_named(name)
     except KernelRidgeError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return names

@@ -30,10 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     frozen.check_packages("probe", args)
     # Late: --help needs none of it.
-    config_of = importlib.import_module("..experiments.probe_config", __package__).ProbeConfig
-    probe = importlib.import_module("..experiments.probe", __package__)
-    summary = importlib.import_module("..experiments.probe_summary", __package__)
-    config = config_of(**frozen.given(args, "train_limit", "layers"), budgets=args.sizes)
+    probe = importlib.import_module("..vision.probe", __package__)
+    summary = importlib.import_module("..vision.summary", __package__)
+    config = probe.ProbeConfig(**frozen.given(args, "train_limit", "layers"), budgets=args.sizes)
     with resumable(config.out):
         outcome = probe.run(config, progress=not args.quiet)
     written = [outcome.out / name for name in probe.WRITTEN]

@@ -37,9 +37,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     frozen.check_packages("transfer", args)
     # Late: --help needs none of it.
     given = frozen.given(args, "layer", "budgets", "head")
-    config = importlib.import_module("..experiments.config", __package__).Config(**given)
-    transfer = importlib.import_module("..experiments.transfer", __package__)
-    summary = importlib.import_module("..experiments.summary", __package__)
+    transfer = importlib.import_module("..vision.transfer", __package__)
+    config = transfer.TransferConfig(**given)
+    summary = importlib.import_module("..vision.summary", __package__)
     team = importlib.import_module("..distributed.launch", __package__)
     with resumable(config.out), team.team(args.timeout) as everyone:
         outcome = transfer.run_together(config, everyone, progress=not args.quiet)
@@ -48,14 +48,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     written = [outcome.out / name for name in transfer.WRITTEN]
     notes = [outcome.note] if outcome.note else []
     shown = frozen.show(outcome, summary.text_table(outcome.cells), written, *notes)
-    made, path = outcome.made, outcome.out / "head.safetensors"
-    print(f"head: {made.title}, right on {100 * made.accuracy:.1f} % of the test examples ({path})")
-    return {**shown, "notes": notes, "head": {**made._asdict(), "path": path}}
+    head, path = outcome.head_summary, outcome.out / "head.safetensors"
+    print(f"head: {head.title}, right on {100 * head.accuracy:.1f} % of the test examples ({path})")
+    return {**shown, "notes": notes, "head": {**head._asdict(), "path": path}}
 
 
 def _head(text: str) -> str:
     try:
-        importlib.import_module("..experiments.lineup", __package__).head_named(text)
+        importlib.import_module("..vision.readouts", __package__).head_named(text)
     except KernelRidgeError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text

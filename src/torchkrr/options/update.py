@@ -7,6 +7,7 @@ import collections
 import importlib
 from typing import Any
 
+from .._extras import import_extra
 from .._files import writable
 from ..errors import InputError
 
@@ -26,18 +27,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if not args.add and not args.remove:
         raise InputError("There is nothing to do: give examples to --add or --remove.")
     # Late: --help needs none of it.
-    importlib.import_module("..experiments.extras", __package__).all_needed(("sklearn", "safetensors"), "torchkrr update")
-    heads, asking, examples = (
-        importlib.import_module(f"..experiments.{name}", __package__) for name in ("heads", "asked_images", "head_examples")
-    )
+    for package in ("sklearn", "safetensors"):
+        import_extra(package, "torchkrr update", extra="vision")
+    heads = importlib.import_module("..vision.heads", __package__)
     writable(args.out, reads=[args.weights])  # a head may be changed in its place
     old = head = heads.read_head(args.head)
     if args.remove:
-        head = examples.without_examples(head, args.remove)
+        head = heads.without_examples(head, args.remove)
     removed = len(old.items) - len(head.items)
     for path in args.add:
-        asked, labels = asking.read_labelled(head, path, weights=args.weights, progress=not args.quiet)
-        head = examples.with_examples(head, asked.features, labels, asked.names)
+        images, labels = heads.read_labeled(head, path, weights=args.weights, progress=not args.quiet)
+        head = heads.with_examples(head, images.features, labels, images.names)
     added = len(head.items) - len(old.items) + removed
     heads.write_head(args.out, head)
     numbers = collections.Counter(head.layer.values.argmax(1).tolist())

@@ -1,0 +1,31 @@
+"""Images to features: backbones, data sets, cached features, readouts on them, and probing."""
+
+from .backbones import Backbone, DigitNetwork, open_backbone, open_network, wrap_backbone
+from .datasets import Split, open_dataset
+from .features import Extraction, extract
+from .images import FeatureSet, ImageArray, ImageFiles, Images, ImageSubset, Preparation, read_image
+from .probing import ProbeResult, probe
+from .weights import load_weights, read_weights
+
+__all__ = [
+    "Backbone",
+    "DigitNetwork",
+    "Extraction",
+    "FeatureSet",
+    "ImageArray",
+    "ImageFiles",
+    "ImageSubset",
+    "Images",
+    "Preparation",
+    "ProbeResult",
+    "Split",
+    "extract",
+    "load_weights",
+    "open_backbone",
+    "open_dataset",
+    "open_network",
+    "probe",
+    "read_image",
+    "read_weights",
+    "wrap_backbone",
+]
