@@ -19,8 +19,7 @@ from tqdm import tqdm
 from .._checks import check_at_least_one, nearest_name
 from .._chunking import ranges
 from ..errors import FileError, InputError, ShapeError
-from ..estimators.state import kernel_from, kernel_plan
-from ..estimators.storage import HEAD, Stored, read_model, write_model
+from ..estimators.storage import HEAD, Stored, kernel_from, kernel_plan, read_model, write_model
 from ..nn import LocalKernelRidge
 from ..tuning.leave_one_out import leave_one_out_of, sample_rows
 from .backbones import Backbone, open_backbone
