@@ -12,14 +12,13 @@ import pytest
 from tests.cli.running import FAST
 
 from torchkrr import cli
-from torchkrr.cli import COMMANDS, main, parser
+from torchkrr.cli import COMMANDS, build_parser, main, options
 from torchkrr.errors import InputError
 from torchkrr.models.features import POOLINGS
-from torchkrr.options import kinds
 
 
 def subparser(name):
-    return parser()._subparsers._group_actions[0].choices[name]
+    return build_parser()._subparsers._group_actions[0].choices[name]
 
 
 def least_arguments(name):
@@ -39,7 +38,7 @@ def stand_in(monkeypatch):
     """Put something else in the place of what a command does."""
 
     def replace(name, run):
-        monkeypatch.setattr(importlib.import_module(f"torchkrr.options.{name}"), "run", run)
+        monkeypatch.setattr(importlib.import_module(f"torchkrr.cli.{name}"), "run", run)
         return least_arguments(name)
 
     return replace
@@ -54,8 +53,8 @@ def talkative(args):
 def test_every_command_has_the_flags_and_a_result(name):
     flags = {flag for action in subparser(name)._actions for flag in action.option_strings}
     assert {"--quiet", "--json", "--threads", "--debug", "--help"} <= flags
-    returned = typing.get_type_hints(importlib.import_module(f"torchkrr.options.{name}").run)["return"]
-    assert typing.get_origin(returned) is dict, f"run of options/{name}.py must return what --json prints: dict[str, Any]"
+    returned = typing.get_type_hints(importlib.import_module(f"torchkrr.cli.{name}").run)["return"]
+    assert typing.get_origin(returned) is dict, f"run of cli/{name}.py must return what --json prints: dict[str, Any]"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -96,7 +95,7 @@ def test_exit_codes(name, flags, stand_in, capsys):
 
 
 def test_help_names_every_exit_code():
-    listed = re.findall(r"(\d+) [a-z]", cli.ENDING)
+    listed = re.findall(r"(\d+) [a-z]", cli.EXIT_CODES)
     assert [int(code) for code in listed] == [cli.DONE, cli.FAILED, 2, cli.INTERRUPTED, cli.TERMINATED]
 
 
@@ -134,23 +133,15 @@ def results(capsys, *arguments):
     return json.loads(out)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "package", "extra"),
-    [
-        (["learn"], "matplotlib", "vision"),
-        (["learn", "--dataset", "digits"], "matplotlib", "demo"),
-        (["learn", "--tensorboard"], "tensorboard", "tensorboard"),
-        (["lander"], "gymnasium", "rl"),
-        (["lander"], "matplotlib", "rl"),
-    ],
-)
-def test_a_package_is_missed_before_anything_is_trained(arguments, package, extra, monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, package, None)
-    assert main([*arguments, "--out", str(tmp_path / "out")]) == 1
-    said = capsys.readouterr().err
-    assert f"needs {package}, which is not installed" in said
-    assert f'"torchkrr[{extra}]"' in said
-    assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize(("old", "new"), [("lander", "python -m paper.lander"), ("learn", "python -m paper.learning")])
+def test_experiments_that_moved_are_wrong_usage_and_name_the_new_command(old, new, capsys):
+    for more in ([], ["--help"], ["--out", "folder"]):
+        with pytest.raises(SystemExit) as stopped:
+            main([old, *more])
+        assert stopped.value.code == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert f"torchkrr {old} is now {new!r}. Run it from a clone of the repository." in err
 
 
 @pytest.mark.parametrize("package", ["sklearn", "safetensors", "matplotlib"])
@@ -167,4 +158,4 @@ def test_one_extra_is_named_for_all_that_a_run_needs(package, command, monkeypat
 
 
 def test_poolings_are_those_of_the_library():
-    assert {*kinds.POOLINGS, None} == set(POOLINGS)
+    assert {*options.POOLINGS, None} == set(POOLINGS)

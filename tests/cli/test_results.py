@@ -10,7 +10,7 @@ from tests.cli.conftest import write
 from tests.cli.running import FAST, works
 
 from torchkrr import estimators
-from torchkrr.commands.fit import chosen
+from torchkrr.cli.fit import describe_choice
 
 
 def read(path):
@@ -139,10 +139,10 @@ def test_the_size_of_the_parts_changes_nothing_but_rounding(models, tmp_path):
 
 def test_what_was_chosen_is_said_in_words(models):
     model = estimators.load(models / "mixed.krr")
-    assert chosen(model) == "Matern32 kernel, alpha 0.01, 20 neighbors"
+    assert describe_choice(model) == "Matern32 kernel, alpha 0.01, 20 neighbors"
     (member,) = model._predictor.members
     model._predictor.members = (member._replace(share=0.7), member._replace(share=0.3))
-    assert chosen(model) == "mix of 2 kernels, of which Matern32 counts most (70 %): alpha 0.01, 20 neighbors"
+    assert describe_choice(model) == "mix of 2 kernels, of which Matern32 counts most (70 %): alpha 0.01, 20 neighbors"
 
 
 def test_several_targets(models, tmp_path, capsys):

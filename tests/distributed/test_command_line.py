@@ -15,7 +15,7 @@ from tests.distributed.conftest import once
 from tests.distributed.launching import torchrun
 
 from torchkrr.cli import main
-from torchkrr.commands.parts import Parts
+from torchkrr.cli.writing import Parts
 from torchkrr.errors import FileError
 
 CHUNK = ["--chunk-rows", "20"]
