@@ -186,8 +186,8 @@ def _held_out_line(of: str, scores: Mapping[str, Any], folds: int) -> str:
     from .scores import TITLES
 
     first, second = [key for key in ("rmse", "accuracy", "coverage90", "log_loss") if key in scores]
-    mean, error, _ = scores[first]
+    mean, error = scores[first]["mean"], scores[first]["standard_error"]
     # As many decimals as two digits of the error have.
     decimals = max(0, 1 - math.floor(math.log10(error))) if 0 < error < math.inf else 3
     main = f"{TITLES[first]}{of} {mean:.{decimals}f} ± {error:.{decimals}f} ({folds} folds)"
-    return f"{main}, {TITLES[second]} {scores[second].mean:.2f}"
+    return f"{main}, {TITLES[second]} {scores[second]['mean']:.2f}"

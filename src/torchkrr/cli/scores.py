@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -116,14 +116,6 @@ class ClassificationScores:
         }
 
 
-class FoldScore(NamedTuple):
-    """One score on held-out rows."""
-
-    mean: float  # over the folds
-    standard_error: float  # of that mean
-    folds: list[float]
-
-
 def check_folds(folds: int, values: Array, weights: Array | None, *, classes: bool) -> None:
     """Check that there are rows enough, before a fit that takes long; rows of weight zero do not count."""
     used = values if weights is None else values[weights > 0]
@@ -153,8 +145,11 @@ def cross_validate(
     folds: int,
     seed: int,
     progress: bool = False,
-) -> dict[str, dict[str, FoldScore]]:
-    """K-fold scores of each target. Only the parameters of `model` are used: every fold makes all choices again."""
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Mean, standard error and values of the K-fold scores of each target.
+
+    Only the parameters of `model` are used: every fold makes all choices again.
+    """
     # Rows of weight zero are neither learned from nor tested on.
     used = np.arange(len(values)) if weights is None else np.flatnonzero(weights > 0)
     splitter = StratifiedKFold if hasattr(model, "classes_") else KFold
@@ -173,5 +168,6 @@ def cross_validate(
     return {name: {key: _over_folds([one[name][key] for one in results]) for key in results[0][name]} for name in targets}
 
 
-def _over_folds(scores: list[float]) -> FoldScore:
-    return FoldScore(float(np.mean(scores)), float(np.std(scores, ddof=1) / np.sqrt(len(scores))), scores)
+def _over_folds(scores: list[float]) -> dict[str, Any]:
+    error = np.std(scores, ddof=1) / np.sqrt(len(scores))
+    return {"mean": float(np.mean(scores)), "standard_error": float(error), "folds": scores}
