@@ -25,8 +25,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import harness
-from torchkrr.experiments.lineup import LINEUP
-from torchkrr.experiments.readouts import Training
+from torchkrr.vision.readouts import Training, readout_named
 
 TRAIN, TEST, FEATURES, CLASSES = 50_000, 10_000, 1280, 10
 READOUTS = ("sk", "knn")
@@ -51,11 +50,11 @@ def measure(readout: str, train: pathlib.Path, test: pathlib.Path) -> harness.Re
     features, query = mapped(train, TRAIN), mapped(test, TEST)
     labels = torch.randint(0, CLASSES, (TRAIN,), generator=torch.Generator().manual_seed(0))
     before, start = harness.peak_megabytes(), time.perf_counter()
-    fitted = LINEUP[readout].readout.fit(Training(features, labels, CLASSES, 0))
+    fitted = readout_named(readout).readout.fit(Training(features, labels, CLASSES, 0))
     middle = time.perf_counter()
     fitted.scores(query)
     return {
-        "readout": LINEUP[readout].title,
+        "readout": readout_named(readout).title,
         "fit": middle - start,
         "predict": time.perf_counter() - middle,
         "megabytes": harness.peak_megabytes(),

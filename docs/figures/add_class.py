@@ -19,13 +19,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from style import BLUE, INK, ORANGE, save
-from torchkrr.experiments.backbones import open_backbone
-from torchkrr.experiments.datasets import open_dataset
-from torchkrr.experiments.features import extract
-from torchkrr.experiments.pictures import Pictures
 from torchkrr.kernels import Exponential
 from torchkrr.nn import LocalKernelRidge
 from torchkrr.transforms import Compose, MeanDistance, UnitNorm
+from torchkrr.vision import Images, extract, open_backbone, open_dataset
 
 COUNTS = (1, 2, 5, 10, 20, 50, 100)
 SEEDS = 5
@@ -50,7 +47,7 @@ def digits() -> list[tuple[Tensor, Tensor]]:
     backbone, parts = open_backbone("digits"), []
     with tempfile.TemporaryDirectory() as cache:
         for part in open_dataset("digits"):
-            assert isinstance(part, Pictures)
+            assert isinstance(part, Images)
             parts.append((extract(backbone, part, cache=cache).features.clone(), part.labels))
     return parts
 

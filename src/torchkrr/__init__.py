@@ -2,7 +2,8 @@
 
 Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`, `transforms`,
 `neighbors`, `tuning` (what is chosen from the data), `losses`, `models` (networks that end in a kernel),
-`estimators` (scikit-learn's vocabulary), `distributed` (centers spread over processes), `errors`.
+`estimators` (scikit-learn's vocabulary), `vision` (images to features), `distributed` (centers spread over processes),
+`errors`.
 """
 
 import importlib
@@ -46,7 +47,7 @@ def __getattr__(name: str) -> object:
     """Import a name on first use, so that the command line and its help start without torch."""
     if name in _MODULES_OF_NAMES:
         value = getattr(importlib.import_module(f".{_MODULES_OF_NAMES[name]}", __name__), name)
-    elif name in __all__ or name in ("distributed", "estimators"):
+    elif name in __all__ or name in ("distributed", "estimators", "vision"):
         value = importlib.import_module(f".{name}", __name__)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,10 +15,10 @@ import torch
 
 from . import __version__, _extras, native
 from .core.compiled import backend_report
-from .experiments.datasets import cache_folder
 from .functional import local_kernel_ridge
 from .kernels import Exponential
 from .neighbors import nearest
+from .vision.datasets import cache_folder
 
 MODULES = {"scikit-learn": "sklearn", "faiss-cpu": "faiss", "pillow": "PIL", "pygame-ce": "pygame", "box2d": "Box2D"}
 REINSTALL = "Reinstall it: pip install --force-reinstall --no-deps torchkrr"
@@ -32,8 +32,8 @@ for name in sys.argv[1:]:
     print(json.dumps([name, None]), file=out, flush=True)
     try:
         if name == "torchvision":
-            from torchkrr.experiments._torchvision import torchvision_module
-            torchvision_module()
+            from torchkrr.vision.backbones import import_torchvision
+            import_torchvision()
         importlib.import_module(name)
         error = ""
     except BaseException as caught:

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from torchkrr.distributed.launch import AllRanks, SingleProcess
 from torchkrr.errors import DistributedError
-from torchkrr.experiments.lazy import LocalReadout, SelectedReadout
-from torchkrr.experiments.readouts import Training
-from torchkrr.experiments.selecting import Search
-from torchkrr.experiments.sharded import fit_sharded, whole
+from torchkrr.vision.readouts import LocalReadout, SelectedReadout, Training, fit_sharded, unshard
+from torchkrr.vision.selection import Search
 
 COUNT = 7  # rows: not as many for every rank, and with four ranks in a last round that one of them sits out
 
@@ -39,7 +37,7 @@ def readouts(world: World, dtype: torch.dtype) -> dict[str, float | bool]:
         found[name] = bool((fitted.scores(query) - scores).abs().max() < 1e-5)
         found[f"{name}, a part"] = len(fitted.layer.centers) == own.stop - own.start
         found[f"{name}, settings"] = (fitted.temperature, fitted.chosen) == (expected.temperature, expected.chosen)
-        found[f"{name}, whole"] = bool((whole(fitted.layer, training)(query) - scores).abs().max() < 1e-5)
+        found[f"{name}, unshard"] = bool((unshard(fitted.layer, training)(query) - scores).abs().max() < 1e-5)
     return found
 
 

@@ -20,11 +20,11 @@ from tests.distributed.transferring import DIES_AT, quick
 from torchkrr.cli import main
 from torchkrr.distributed.launch import AllRanks, SingleProcess
 from torchkrr.errors import InputError
-from torchkrr.experiments import features, lineup
 from torchkrr.experiments.config import Config
 from torchkrr.experiments.heads import read_head
-from torchkrr.experiments.inputs import read_inputs
 from torchkrr.experiments.records import read_records
+from torchkrr.vision import features, readouts
+from torchkrr.vision.features import read_inputs
 
 READOUTS = ("sk", "faded", "knn", "sk-select")
 FILES = {"records.jsonl", "figure.png", "report.html", "report.md", "head.safetensors"}
@@ -38,13 +38,13 @@ def command(out: pathlib.Path, cache: pathlib.Path, readouts: tuple[str, ...] = 
 
 def run_alone(arguments: list[str]) -> str:
     """What one process prints."""
-    entry = lineup.LINEUP["sk-select"]
-    lineup.LINEUP["sk-select"] = quick()
+    entry = readouts.READOUTS["sk-select"]
+    readouts.READOUTS["sk-select"] = quick()
     try:
         with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()):
             assert main(arguments) == 0
     finally:
-        lineup.LINEUP["sk-select"] = entry
+        readouts.READOUTS["sk-select"] = entry
     return printed.getvalue()
 
 
@@ -64,21 +64,21 @@ def run_dying(folder: pathlib.Path) -> list[int]:
 
 def extract_some(cache: pathlib.Path) -> None:
     """What is left of a run of one process that was stopped while it computed features."""
-    write, written = features.write_batch, []
+    compute, computed = features._features, []
 
     def stopping(*arguments):
-        if len(written) == FINISHED:
+        if len(computed) == FINISHED:
             raise InputError("stopped")
-        written.append(write(*arguments))
-        return written[-1]
+        computed.append(compute(*arguments))
+        return computed[-1]
 
-    features.write_batch = stopping
+    features._features = stopping
     try:
         read_inputs(Config(cache=str(cache), batch_size=BATCH))
     except InputError:
         pass
     finally:
-        features.write_batch = write
+        features._features = compute
 
 
 def run_all(folder: pathlib.Path) -> dict[str, object]:
@@ -143,10 +143,10 @@ def test_only_the_first_process_reports(ran):
 @pytest.mark.timeout(280)
 def test_two_processes_go_on_with_the_features_that_one_has_begun(ran):
     cache = pathlib.Path(ran["folder"]) / "cache"
-    abouts = sorted((json.loads(path.read_text()) for path in cache.glob("*.json")), key=lambda about: about["shape"])
+    abouts = sorted((json.loads(path.read_text().splitlines()[0]) for path in cache.glob("*.jsonl")), key=lambda about: about["shape"])
     assert [about["shape"][0] for about in abouts] == [359, 1438]
     assert [about["batch_size"] for about in abouts] == [64, BATCH]  # of the command, and of the process that began
-    assert {path.suffix for path in cache.iterdir()} == {".f32", ".json"}
+    assert {path.suffix for path in cache.iterdir()} == {".f32", ".jsonl"}
     for path in cache.glob("*.f32"):
         (other,) = (pathlib.Path(ran["folder"]) / "other cache").glob(path.name)
         torch.testing.assert_close(*(torch.from_file(str(p), size=p.stat().st_size // 4) for p in (path, other)))

@@ -12,16 +12,17 @@ import sys
 
 from tests.distributed.commands import run
 
-from torchkrr.experiments import lazy, lineup, transfer
-from torchkrr.experiments.selecting import Search
+from torchkrr.experiments import transfer
+from torchkrr.vision import readouts
+from torchkrr.vision.selection import Search
 
 QUICK = Search(kernels=("exponential",), lengthscales=(1.0,), ridges=(1e-2,), num_neighbors=(10, 20), rows=60)
 DIES_AT = 3
 solve, solved = transfer.solve, []
 
 
-def quick() -> lineup.Entry:
-    return lineup.LINEUP["sk-select"]._replace(readout=lazy.SelectedReadout(QUICK))
+def quick() -> readouts.Entry:
+    return readouts.READOUTS["sk-select"]._replace(readout=readouts.SelectedReadout(QUICK))
 
 
 def dying(case, inputs, team):
@@ -32,7 +33,7 @@ def dying(case, inputs, team):
 
 
 if __name__ == "__main__":
-    lineup.LINEUP["sk-select"] = quick()
+    readouts.READOUTS["sk-select"] = quick()
     if len(sys.argv) > 2:
         transfer.solve = dying
     run(pathlib.Path(sys.argv[1]))

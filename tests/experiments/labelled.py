@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from torchkrr.experiments.readouts import Training
+from torchkrr.vision.readouts import Training
 
 
 def digits(count, start=0):

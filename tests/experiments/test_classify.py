@@ -12,18 +12,19 @@ from tests.experiments.labelled import digits, write_features, write_folder
 from tests.experiments.test_heads import made_head
 from tests.experiments.test_transfer import QUICK, config
 
-from torchkrr.experiments import lazy, lineup, transfer
+from torchkrr.experiments import transfer
 from torchkrr.experiments.classify import classify, typicality
 from torchkrr.experiments.heads import read_head, write_head
+from torchkrr.vision import readouts
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A run on images, with the head in `out`."""
     root = tmp_path_factory.mktemp("classify")
-    entry = lineup.LINEUP["sk-select"]
+    entry = readouts.READOUTS["sk-select"]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(lineup.LINEUP, "sk-select", entry._replace(readout=lazy.SelectedReadout(QUICK)))
+        patched.setitem(readouts.READOUTS, "sk-select", entry._replace(readout=readouts.SelectedReadout(QUICK)))
         data = write_folder(root / "data", 200)
         transfer.run(config(data, root / "out", budgets=(None,), readouts=("knn",), backbone="identity", size=8))
     return root

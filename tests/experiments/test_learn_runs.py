@@ -24,8 +24,8 @@ from torchkrr.experiments.learn_report import accuracy_rows, markdown, page, who
 from torchkrr.experiments.learn_runs import Job, plan, run_one
 from torchkrr.experiments.learn_summary import differences, summarize
 from torchkrr.experiments.learn_training import Run
-from torchkrr.experiments.readouts import Quality
 from torchkrr.experiments.records import read_records
+from torchkrr.vision.readouts import Quality
 
 TINY = Config(dataset="digits", samples=60, epochs=4, discard=4, checkpoint_every=2, augmentation="shift")
 ASKED = ["learn", "--dataset", "digits", "--samples", "60", "--depths", "4", "--seeds", "1", "--augmentation", "shift"]

@@ -12,8 +12,6 @@ from tests.experiments.test_transfer import numbers
 from torchkrr.cli import main
 from torchkrr.errors import InputError
 from torchkrr.experiments import probe, probe_runs
-from torchkrr.experiments.datasets import open_dataset
-from torchkrr.experiments.digit_network import DigitNetwork
 from torchkrr.experiments.figures import LIGHT
 from torchkrr.experiments.probe_config import ProbeConfig
 from torchkrr.experiments.probe_figure import draw_depths
@@ -23,6 +21,8 @@ from torchkrr.experiments.probe_summary import findings, grids, summarize_depths
 from torchkrr.experiments.records import read_records
 from torchkrr.models import Depths
 from torchkrr.nn import LocalKernelRidge
+from torchkrr.vision.backbones import DigitNetwork
+from torchkrr.vision.datasets import open_dataset
 
 LAYERS = ["top", "top.0", "middle", "middle.0", "stem"]
 
@@ -103,7 +103,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(data, outcome, tmp_p
 def test_a_limit_takes_so_many_pictures_of_all_classes(data, tmp_path):
     found = read_probe_inputs(config(data, tmp_path, train_limit=50))
     assert found.train.features.shape[0] == 50
-    assert "50 of 200 training and 50 test examples" in found.described
+    assert "50 of 200 training and 50 test examples" in found.text
     counts, everything = (torch.bincount(labels) for labels in (found.train.labels, open_dataset(str(data)).train.labels))
     assert (counts - everything / 4).abs().max() <= 1.5
     whole = read_probe_inputs(config(data, tmp_path))
@@ -116,7 +116,7 @@ def test_a_limit_takes_so_many_pictures_of_all_classes(data, tmp_path):
 
 def test_other_pictures_have_another_fingerprint(data):
     pictures = open_dataset(str(data)).train
-    prints = {limited(pictures, limit, seed).fingerprint() for limit, seed in [(50, 0), (50, 1), (51, 0), (None, 0)]}
+    prints = {limited(pictures, limit, seed).fingerprint for limit, seed in [(50, 0), (50, 1), (51, 0), (None, 0)]}
     assert len(prints) == 4
 
 
@@ -124,7 +124,7 @@ def test_pooling_and_layers_are_choices_that_are_reported(data, tmp_path):
     asked = config(data, tmp_path, layers=("stem", "top"), pooling="max", budgets=(None,), readouts=("sk",))
     found = probe.run(asked)
     assert [(cell.discarded, cell.layer) for cell in found.cells] == [(0, "top"), (1, "stem")]
-    assert "max of stem (32, 8, 8); top (128, 4, 4); 160 features" in found.inputs.described
+    assert "max of stem (32, 8, 8); top (128, 4, 4); 160 features" in found.inputs.text
     assert "become vectors by pooling: max." in (tmp_path / "report.html").read_text()
 
 

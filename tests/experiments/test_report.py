@@ -11,9 +11,10 @@ import torch
 from tests.experiments.labelled import write_features, write_folder
 from tests.experiments.test_transfer import QUICK, config
 
-from torchkrr.experiments import lazy, lineup, transfer
+from torchkrr.experiments import transfer
 from torchkrr.experiments.examining import confusion_matrix, examine
 from torchkrr.experiments.report import page
+from torchkrr.vision import readouts
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
@@ -22,9 +23,9 @@ browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
     root = tmp_path_factory.mktemp("report")
-    entry = lineup.LINEUP["sk-select"]
+    entry = readouts.READOUTS["sk-select"]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(lineup.LINEUP, "sk-select", entry._replace(readout=lazy.SelectedReadout(QUICK)))
+        patched.setitem(readouts.READOUTS, "sk-select", entry._replace(readout=readouts.SelectedReadout(QUICK)))
         data = write_folder(root / "data & more", 200)
         (data / "digit 4").rename(data / "<b>four")
         return transfer.run(config(data, root / "out", backbone="identity", size=8))
@@ -145,8 +146,8 @@ def test_light_and_dark_pages_differ_and_neither_is_empty(outcome, tmp_path):
 
 
 def test_a_page_on_features_names_rows(tmp_path, monkeypatch):
-    entry = lineup.LINEUP["sk-select"]
-    monkeypatch.setitem(lineup.LINEUP, "sk-select", entry._replace(readout=lazy.SelectedReadout(QUICK)))
+    entry = readouts.READOUTS["sk-select"]
+    monkeypatch.setitem(readouts.READOUTS, "sk-select", entry._replace(readout=readouts.SelectedReadout(QUICK)))
     found = transfer.run(config(write_features(tmp_path / "some.npz", 200), tmp_path / "out", seeds=1, readouts=("knn",)))
     examined = examine(found.head, found.inputs.test.features, (found.inputs.test.labels + 1) % 10)
     assert re.search(r"row \d+ of the training part", page(found.inputs, found.records, found.head, examined, found.made))

@@ -18,12 +18,13 @@ from tests.experiments.labelled import write_features, write_folder
 
 from torchkrr.cli import main
 from torchkrr.errors import InputError
-from torchkrr.experiments import lazy, lineup, transfer
+from torchkrr.experiments import transfer
 from torchkrr.experiments.config import Config
 from torchkrr.experiments.heads import read_head
 from torchkrr.experiments.records import read_records
-from torchkrr.experiments.selecting import Search
 from torchkrr.tuning.scores import TEMPERATURES
+from torchkrr.vision import readouts
+from torchkrr.vision.selection import Search
 
 QUICK = Search(kernels=("exponential",), lengthscales=(1.0,), ridges=(1e-2,), num_neighbors=(10, 20), rows=60)
 FILES = {"records.jsonl", "figure.png", "report.html", "report.md", "head.safetensors"}
@@ -31,8 +32,8 @@ FILES = {"records.jsonl", "figure.png", "report.html", "report.md", "head.safete
 
 @pytest.fixture(autouse=True)
 def _quick_selection(monkeypatch):
-    entry = lineup.LINEUP["sk-select"]
-    monkeypatch.setitem(lineup.LINEUP, "sk-select", entry._replace(readout=lazy.SelectedReadout(QUICK)))
+    entry = readouts.READOUTS["sk-select"]
+    monkeypatch.setitem(readouts.READOUTS, "sk-select", entry._replace(readout=readouts.SelectedReadout(QUICK)))
 
 
 def config(data, out, **changes):
@@ -129,13 +130,13 @@ def test_the_head_is_one_of_the_readouts_or_the_one_asked_for(tmp_path, readouts
 
 
 def test_what_was_fitted_as_a_readout_is_not_fitted_again_for_the_head(tmp_path, monkeypatch):
-    fits, fit = [], lazy.LocalReadout.fit
+    fits, fit = [], readouts.LocalReadout.fit
 
     def counted(self, training):
         fits.append(len(training.labels))
         return fit(self, training)
 
-    monkeypatch.setattr(lazy.LocalReadout, "fit", counted)
+    monkeypatch.setattr(readouts.LocalReadout, "fit", counted)
     given = config(write_features(tmp_path / "some.npz"), tmp_path / "out", seeds=1, readouts=("sk", "knn"))
     transfer.run(given)
     assert fits == [50, 320]

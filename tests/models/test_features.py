@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from torchkrr.errors import InputError, InputTypeError, ShapeError
-from torchkrr.experiments._torchvision import torchvision_module
 from torchkrr.experiments.extras import needed
 from torchkrr.models import Depths, Tapped, cut_stages, features_at, pool, tap
+from torchkrr.vision.backbones import import_torchvision
 
 
 class Shared(nn.Module):
@@ -150,7 +150,7 @@ def test_one_tapped_network_inside_another(x):
 
 
 def test_networks_of_timm_and_torchvision():
-    torchvision = torchvision_module("torchvision.models")
+    torchvision = import_torchvision("torchvision.models")
     timm = needed("timm", "This test")
     x = torch.randn(1, 3, 32, 32)
     resnet = torchvision.resnet18().eval()

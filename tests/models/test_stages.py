@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.functional import dropout
 
 from torchkrr.errors import InputError, InputTypeError
-from torchkrr.experiments._torchvision import torchvision_module
 from torchkrr.experiments.extras import needed
 from torchkrr.models import cut_stages, pool
+from torchkrr.vision.backbones import import_torchvision
 
 
 def unset(make, **choices):
@@ -45,7 +45,7 @@ def outputs_of_the_same(network, x):
 
 
 def test_vgg19_is_its_five_stages_and_its_head():
-    network = unset(torchvision_module("torchvision.models").vgg19, init_weights=False)
+    network = unset(import_torchvision("torchvision.models").vgg19, init_weights=False)
     for place, (before, after) in {0: (512 * 49, 32), 3: (32, 32), 6: (32, 10)}.items():  # 4096 take seconds
         network.classifier[place] = nn.Linear(before, after, device="meta")
     staged, outputs = outputs_of_the_same(scrambled(network), torch.randn(2, 3, 32, 32))
@@ -55,7 +55,7 @@ def test_vgg19_is_its_five_stages_and_its_head():
 
 
 def test_vit_b_16_is_its_five_stages_and_its_head():
-    network = unset(torchvision_module("torchvision.models").vit_b_16, image_size=32, num_classes=10)
+    network = unset(import_torchvision("torchvision.models").vit_b_16, image_size=32, num_classes=10)
     staged, outputs = outputs_of_the_same(scrambled(network), torch.randn(2, 3, 32, 32))
     layers = [sum(isinstance(part, nn.MultiheadAttention) for part in stage.modules()) for stage in staged.stages]
     assert layers == [3, 3, 2, 2, 2]

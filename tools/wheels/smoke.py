@@ -74,7 +74,7 @@ os.environ["MPLBACKEND"] = "agg"
 torchkrr.select(points, values, lengthscales=[0.5, 1.0], num_neighbors=[10]).plot().savefig(folder / "p.png")
 """,
     "vision": """
-from torchkrr.experiments.backbones import open_backbone
+from torchkrr.vision import open_backbone
 backbone = open_backbone("resnet18", random_weights=True, size=32)
 backbone = open_backbone("timm/resnet10t", random_weights=True, size=32)
 """,

@@ -15,10 +15,10 @@ from torch import Tensor
 from .._chunking import ranges
 from .._progress import Progress
 from ..errors import FileError, InputError
-from .backbones import Backbone, open_backbone
+from ..vision.backbones import Backbone, open_backbone
+from ..vision.datasets import IMAGE_SUFFIXES, images_by_class
+from ..vision.images import read_image
 from .heads import Head
-from .image_files import ENDINGS, pictures_by_class
-from .pictures import read_picture
 
 AT_A_TIME = 64
 
@@ -37,7 +37,7 @@ def read_asked(head: Head, paths: Sequence[str], *, weights: str | None = None, 
     parts = []
     with torch.inference_mode(), Progress("images", len(files), shown=progress) as bar:
         for chunk in ranges(len(files), AT_A_TIME):
-            pictures = [read_picture(path) for path in files[chunk]]
+            pictures = [read_image(path) for path in files[chunk]]
             parts.append(backbone.model(backbone.prepare(pictures)).float())
             bar.advance(len(pictures))
     with torch.inference_mode(False):
@@ -51,7 +51,7 @@ def read_labelled(head: Head, path: str, *, weights: str | None = None, progress
         asked = _given_features([path], head.layer.centers.shape[1])
         return asked, _given_labels(path, len(asked.names))
     folder = pathlib.Path(path)
-    files, labels = pictures_by_class(folder)
+    files, labels = images_by_class(folder)
     asked = read_asked(head, [str(folder / file) for file in files], weights=weights, progress=progress)
     return asked._replace(names=[f"{folder.resolve().name}/{file}" for file in files]), labels
 
@@ -80,9 +80,9 @@ def _image_files(paths: Sequence[str]) -> list[pathlib.Path]:
     for name in paths:
         path = pathlib.Path(name)
         if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
+            inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
             if not inside:
-                raise FileError(f"The folder {path} has no images ({', '.join(sorted(ENDINGS))}).")
+                raise FileError(f"The folder {path} has no images ({', '.join(sorted(IMAGE_SUFFIXES))}).")
             files += inside
         elif not path.exists():
             raise FileError(f"There is no image {path}.")

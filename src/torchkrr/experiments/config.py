@@ -1,4 +1,4 @@
-"""What a transfer run is asked for. The settings of the readouts are theirs, in `lineup`."""
+"""What a transfer run is asked for. The settings of the readouts are theirs, in `vision.readouts`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import ClassVar
 from .._checks import check_device
 from ..errors import InputError
 from ..models.features import Pooling
+from ..vision.readouts import READOUTS, default_head, head_named, readout_named
 from .command_lines import command_line
-from .lineup import LINEUP, default_head, head_named, readout_named
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Config:
         layer, pooling: where features are taken from, and how maps and tokens become vectors.
         budgets: numbers of labels; `None` is all.
         seeds: subsamples of each budget below all.
-        readouts: names in `lineup.LINEUP`.
+        readouts: names in `vision.readouts.READOUTS`.
         head: which readout is written as a head; `None` is `sk-select` if it is among the readouts, else the first of them
             that can be written, else `sk`.
         out: folder for records, figure, report and head.
@@ -48,7 +48,7 @@ class Config:
     pooling: Pooling = "mean"
     budgets: tuple[int | None, ...] = (100, 1000, 10_000, None)
     seeds: int = 5
-    readouts: tuple[str, ...] = tuple(LINEUP)
+    readouts: tuple[str, ...] = tuple(READOUTS)
     head: str | None = None
     out: str = "runs/transfer"
     cache: str | None = None

@@ -6,14 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import NotFittedError
-from .pictures import Pictures
-from .preparing import Preparation
+from ..vision.images import Images, Preparation
 
 BATCH = 256
 
 
 @torch.no_grad()
-def features_of(backbone: nn.Module, pictures: Pictures, rows: Tensor, prepare: Preparation) -> Tensor:
+def features_of(backbone: nn.Module, pictures: Images, rows: Tensor, prepare: Preparation) -> Tensor:
     """`(N, D)`, without gradient and in eval mode; the mode is afterwards what it was."""
     training = backbone.training
     backbone.eval()
@@ -30,7 +29,7 @@ class MemoryBank:
     anew. The bank has them as of the end of an epoch.
     """
 
-    def __init__(self, pictures: Pictures, rows: Tensor, prepare: Preparation) -> None:
+    def __init__(self, pictures: Images, rows: Tensor, prepare: Preparation) -> None:
         self.rows, self.labels = rows, pictures.labels[rows]
         self._pictures, self._prepare = pictures, prepare
         self._features: Tensor | None = None

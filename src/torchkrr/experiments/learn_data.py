@@ -1,4 +1,4 @@
-"""Pictures to train on, to choose by and to be judged by; batches of them, changed at random."""
+"""Images to train on, to choose by and to be judged by; batches of them, changed at random."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .datasets import open_dataset
+from ..vision.datasets import open_dataset
+from ..vision.images import Images, Preparation
+from ..vision.sampling import budget_rows, held_out
 from .learn_config import Augmentation, Config
-from .pictures import Pictures
-from .preparing import Preparation
 from .records import fingerprint
-from .subsamples import budget_rows, held_out
 
 SHIFT = 1 / 8  # of the edge, at the most, in each direction: 4 of 32 pixels
 
@@ -25,12 +24,12 @@ class Collection(NamedTuple):
 
     name: str
     classes: list[str]
-    train: Pictures
-    test: Pictures
+    train: Images
+    test: Images
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint({"train": self.train.fingerprint(), "test": self.test.fingerprint()})
+        return fingerprint({"train": self.train.fingerprint, "test": self.test.fingerprint})
 
 
 class Rows(NamedTuple):
@@ -46,7 +45,7 @@ class Rows(NamedTuple):
 
 def open_collection(name_or_path: str) -> Collection:
     split = open_dataset(name_or_path)
-    if not isinstance(split.train, Pictures) or not isinstance(split.test, Pictures):
+    if not isinstance(split.train, Images) or not isinstance(split.test, Images):
         raise InputError(f"{name_or_path} has features, not pictures: nothing is left to train. Use `torchkrr transfer`.")
     return Collection(split.train.name, list(split.train.classes), split.train, split.test)
 
@@ -72,7 +71,7 @@ def num_batches(count: int, batch_size: int) -> int:
 
 
 def training_batches(
-    pictures: Pictures, rows: Tensor, prepare: Preparation, config: Config, generator: torch.Generator
+    pictures: Images, rows: Tensor, prepare: Preparation, config: Config, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Images `(B, 3, H, W)` and labels `(B,)` of an epoch, all rows once in random order."""
     order = rows[torch.randperm(len(rows), generator=generator)]

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..models.features import pool
 from ..models.stages import cut_stages
-from .backbones import has_channels_last, prefix_tokens, trial
-from .catalog import library_network
+from ..vision.backbones import has_channels_last, library_network, prefix_tokens, trial
+from ..vision.images import Preparation
 from .learn_config import Config
-from .preparing import Preparation, preparation
 from .small_networks import SIZE, vgg_small, vit_small
 
 SMALL: dict[str, Callable[[], nn.Sequential]] = {"vgg-small": vgg_small, "vit-small": vit_small}
@@ -90,4 +89,4 @@ def _small(config: Config) -> tuple[nn.Sequential, Preparation, int, bool]:
         torch.manual_seed(config.seed)
         network = SMALL[config.network]()  # all of it, so that every depth starts from the same weights
     stages = nn.Sequential(*list(network)[: len(network) - config.discard])
-    return stages, preparation(SIZE, MIDDLE, SPREAD, "bilinear"), 0, False
+    return stages, Preparation(SIZE, MIDDLE, SPREAD, "bilinear"), 0, False

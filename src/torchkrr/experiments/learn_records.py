@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..vision.readouts import LocalReadout, Training, quality
 from .checkpoints import check_same_run, read_checkpoint
-from .lazy import LocalReadout
 from .learn_bank import features_of
 from .learn_config import Config
 from .learn_data import Collection
 from .learn_heads import CentersHead, LinearHead
 from .learn_training import Run, identity
-from .readouts import Training, quality
 from .records import Record, fingerprint, versions
 
 # Readings of a trained network, by what predicts from its features. The first that a head has is its accuracy.

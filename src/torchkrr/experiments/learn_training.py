@@ -20,6 +20,9 @@ from torch import Tensor
 
 from .. import __version__
 from ..errors import KernelRidgeError
+from ..vision.readouts import Quality, quality
+from ..vision.sampling import stratified_order
+from ..vision.weights import file_hash
 from .checkpoints import check_same_run, read_checkpoint, write_checkpoint
 from .learn_bank import MemoryBank, features_of
 from .learn_config import Config
@@ -27,9 +30,6 @@ from .learn_data import Collection, choose_rows, num_batches, training_batches
 from .learn_heads import CentersHead, KernelHead, LinearHead
 from .learn_networks import cut_network
 from .learn_optimizer import anneal, make_optimizer
-from .readouts import Quality, quality
-from .subsamples import stratified_order
-from .weight_files import file_hash
 
 STREAMS = 1_000_003  # seeds of epochs lie this far apart for neighboring seeds of runs
 

@@ -53,7 +53,7 @@ def run(config: ProbeConfig, *, progress: bool = False) -> ProbeOutcome:
     cells = summarize_depths(found)
     write_depths_figure(out / "figure.png", cells)
     note = config.larger_than(len(inputs.train.labels))
-    about = About(f"{inputs.name}: {config.network} at depth", inputs.described, str(config.pooling), note)
+    about = About(f"{inputs.name}: {config.network} at depth", inputs.text, str(config.pooling), note)
     write_probe_report(out / "report.html", about, found, cells)
     write_page(out / "report.md", probe_markdown(about, found, cells, config.command))
     return ProbeOutcome(inputs, found, cells, reused, note, out)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..errors import InputError
-from .datasets import open_dataset
-from .inputs import Inputs, Part, asked_backbone, features_of, fingerprint_of
-from .pictures import FeatureSet, Pictures, SomePictures
+from ..vision.datasets import open_dataset
+from ..vision.features import Inputs, Part, about_backbone, features_of, inputs_fingerprint
+from ..vision.images import FeatureSet, Images, ImageSubset
+from ..vision.sampling import budget_rows
 from .probe_config import ProbeConfig
 from .probe_network import Depth, open_depths
-from .subsamples import budget_rows
 
 
 class ProbeInputs(NamedTuple):
@@ -23,7 +23,7 @@ class ProbeInputs(NamedTuple):
     num_available: int  # training pictures, of which `train_limit` may have left some
 
     @property
-    def described(self) -> str:
+    def text(self) -> str:
         count = f"{len(self.train.labels):,}"
         limited = f" of {self.num_available:,}" if len(self.train.labels) < self.num_available else ""
         sizes = f"{count}{limited} training and {len(self.test.labels):,} test examples"
@@ -33,7 +33,7 @@ class ProbeInputs(NamedTuple):
         """The inputs of readouts at one depth."""
         train, test = (part._replace(features=_columns(part, depth)) for part in (self.train, self.test))
         asked = {**self.backbone, "layer": depth.layer}
-        return Inputs(self.name, self.classes, train, test, asked, fingerprint_of(train, test))
+        return Inputs(self.name, self.classes, train, test, asked, inputs_fingerprint(train, test))
 
 
 def read_probe_inputs(config: ProbeConfig, *, progress: bool = False) -> ProbeInputs:
@@ -52,15 +52,15 @@ def read_probe_inputs(config: ProbeConfig, *, progress: bool = False) -> ProbeIn
     available = len(split.train.labels)
     kept = limited(split.train, config.train_limit, config.split_seed)
     train, test = (features_of(source, network.backbone, config, progress) for source in (kept, split.test))
-    asked = {**asked_backbone(config, network.backbone), "layers": [depth.layer for depth in reversed(network.depths)]}
+    asked = {**about_backbone(config, network.backbone), "layers": [depth.layer for depth in reversed(network.depths)]}
     return ProbeInputs(split.train.name, list(split.train.classes), train, test, network.depths, asked, available)
 
 
-def limited(pictures: Pictures, limit: int | None, seed: int) -> Pictures:
+def limited(pictures: Images, limit: int | None, seed: int) -> Images:
     """So many pictures, stratified, in the order they have."""
     if limit is None or limit >= len(pictures):
         return pictures
-    return SomePictures(pictures, budget_rows(pictures.labels, limit, seed).sort().values)
+    return ImageSubset(pictures, budget_rows(pictures.labels, limit, seed).sort().values)
 
 
 def _columns(part: Part, depth: Depth) -> Any:

@@ -11,18 +11,18 @@ from torch import nn
 from ..errors import InputError
 from ..models.features import Depths, Pooling
 from ..models.stages import known_layers
-from .backbones import (
+from ..vision.backbones import (
+    DIGIT_LAYERS,
     Backbone,
+    DigitNetwork,
     backbone_fingerprint,
     has_channels_last,
-    in_use,
+    in_eval_mode,
     open_network,
     prefix_tokens,
     trial,
 )
-from .digit_network import LAYERS as DIGIT_LAYERS
-from .digit_network import DigitNetwork
-from .preparing import Preparation
+from ..vision.images import Preparation
 
 
 class Depth(NamedTuple):
@@ -80,12 +80,12 @@ def read_at_depths(
     pooling: Pooling = "mean",
 ) -> ProbedNetwork:
     """A network of any origin, read at the end of each of its stages."""
-    model = depths_of(in_use(network), layers, pooling)
+    model = depths_of(in_eval_mode(network), layers, pooling)
     vectors, shapes = trial(name, prepare, lambda blank: (model.vectors(blank), model.shapes(blank)))
     depths = as_depths(model.layers, [vector.shape[1] for vector in vectors], shapes)
     num_features = sum(depth.num_features for depth in depths)
     places = "; ".join(f"{depth.layer} {depth.shape}" for depth in reversed(depths))
-    text = f"{name}: {origin}, {prepare.described()}, {pooling} of {places}; {num_features} features"
+    text = f"{name}: {origin}, {prepare.describe()}, {pooling} of {places}; {num_features} features"
     return ProbedNetwork(Backbone(name, model, prepare, backbone_fingerprint(model, prepare), num_features, text), depths)
 
 

@@ -9,9 +9,9 @@ import torch
 
 from .._progress import Progress
 from ..nn import LocalKernelRidge
+from ..vision.features import Inputs
+from ..vision.readouts import readout_named
 from .config import Config
-from .inputs import Inputs
-from .lineup import readout_named
 from .probe_network import Depth
 from .records import Record, fingerprint
 from .transfer import Case, case_key, cases, solve

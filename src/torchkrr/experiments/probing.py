@@ -14,17 +14,17 @@ from .._checks import check_finite
 from .._progress import Progress
 from ..errors import InputError, InputTypeError, ShapeError
 from ..models.features import Depths, Pooling, in_mode
+from ..vision.features import Inputs, Part, inputs_fingerprint
+from ..vision.images import FeatureSet
+from ..vision.sampling import held_out
 from .config import Config
 from .figures import LIGHT
-from .inputs import Inputs, Part, fingerprint_of
-from .pictures import FeatureSet
 from .probe_figure import draw_depths
 from .probe_network import Depth, as_depths, depths_of
 from .probe_report import html_tables
 from .probe_runs import probe_depths
 from .probe_summary import DepthCell, findings, grids, summarize_depths, text_tables
 from .records import Record
-from .subsamples import held_out
 
 
 class ProbeResult(NamedTuple):
@@ -119,7 +119,7 @@ def probe(
 
     def at(depth: Depth) -> Inputs:
         parts = [features.part(depth, classes) for features in (train, judged)]
-        return Inputs(type(model).__name__, classes, parts[0], parts[1], None, fingerprint_of(*parts))
+        return Inputs(type(model).__name__, classes, parts[0], parts[1], None, inputs_fingerprint(*parts))
 
     records = probe_depths(config, depths, at, num_train=len(train.labels), progress=progress).records
     return ProbeResult(summarize_depths(records), records, str(pooling))

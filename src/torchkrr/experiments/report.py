@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ..vision.features import Inputs
+from ..vision.images import Images
+from ..vision.readouts import readout_named
+from ..vision.sampling import budget_rows
 from .examining import Examination, Group, Shown, examine
 from .figures import Look, draw_budgets, draw_indicator
 from .heads import Head
-from .inputs import Inputs
-from .lineup import readout_named
 from .pages import figure_tag, filled, write_page
-from .pictures import Pictures
 from .records import Record
-from .subsamples import budget_rows
 from .summary import Cell, accuracy_rows, percent, second_rows, summarize
 from .text_tables import markdown_page, markdown_table
 from .thumbnails import data_uri
@@ -51,7 +51,7 @@ def page(inputs: Inputs, records: Sequence[Record], head: Head, examined: Examin
     return filled(
         "report.html",
         title=_title(inputs),
-        data=inputs.described,
+        data=inputs.text,
         result=html.escape(_result(cells, made, len(inputs.test.labels))),
         table=_table(cells),
         table_note=html.escape(" ".join(filter(None, (_table_note(cells), note)))),
@@ -69,7 +69,7 @@ def markdown(inputs: Inputs, records: Sequence[Record], made: Made, note: str, c
     """The tables of the page, for people who read text."""
     cells = summarize(records)
     parts = [
-        inputs.described + ".",
+        inputs.text + ".",
         markdown_table(accuracy_rows(cells)),
         " ".join(filter(None, (_errors(cells), note))),
         "\n".join(f"- {title}: {text}" for title, text in _readouts(cells)),
@@ -223,7 +223,7 @@ def _card(shown: Shown, inputs: Inputs, rows: Sequence[int]) -> str:
 
 def _tile(source: Any, row: int, text: str, more: str) -> str:
     name = html.escape(source.describe(row))
-    if isinstance(source, Pictures):
+    if isinstance(source, Images):
         address, small = data_uri(source.read([row])[0])
         image = f'<img{" class=pixels" if small else ""} alt="{name}" src="{address}">'
     else:

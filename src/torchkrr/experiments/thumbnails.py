@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import io
 
+from ..vision.images import Array
 from .extras import needed
-from .pictures import Array
 
 LARGEST = 128  # pixels of the longer side
 FEW_PIXELS = 64  # below it a picture is kept as it is, and shown with its pixels

@@ -19,20 +19,17 @@ from .._progress import Progress
 from ..distributed.launch import SINGLE_PROCESS, AllRanks, SingleProcess
 from ..errors import FileError, InputError
 from ..nn import LocalKernelRidge
+from ..vision.features import Inputs, read_inputs
+from ..vision.readouts import Fitted, LayerReadout, Quality, Training, fit_sharded, quality, readout_named, unshard
+from ..vision.sampling import budget_rows
+from ..vision.selection import left_out_temperature
 from .config import Config
 from .figures import write_figure
 from .folders import made_folder
 from .heads import Head, read_head, write_head
-from .inputs import Inputs, read_inputs
-from .lazy import PlannedReadout
-from .lineup import readout_named
 from .pages import write_page
-from .readouts import Fitted, Quality, Training, quality
 from .records import Record, Records, fingerprint, versions
 from .report import Made, markdown, write_report
-from .selecting import left_out_temperature
-from .sharded import fit_sharded, whole
-from .subsamples import budget_rows
 from .summary import Cell, summarize
 
 WRITTEN = ("records.jsonl", "figure.png", "report.html", "report.md", "head.safetensors")
@@ -139,7 +136,7 @@ def solve(case: Case, inputs: Inputs, team: SingleProcess = SINGLE_PROCESS) -> t
     readout = readout_named(case.readout).readout
     training = cast(Training, team.only_first(_training, case, inputs))  # whoever has none does not look at it
     measured: Measured | None
-    if isinstance(team, AllRanks) and isinstance(readout, PlannedReadout):
+    if isinstance(team, AllRanks) and isinstance(readout, LayerReadout):
         own = _training(case, inputs, team.own(case.budget))
         measured = _measured(lambda: fit_sharded(team.first(readout.plan, training), own, team), inputs)
     else:
@@ -211,7 +208,7 @@ def _new_head(fitted: Fitted | None, case: Case, inputs: Inputs, out: pathlib.Pa
     """Written, too."""
     assert fitted is not None
     assert isinstance(fitted.layer, LocalKernelRidge)
-    layer = whole(fitted.layer, _training(case, inputs))
+    layer = unshard(fitted.layer, _training(case, inputs))
     temperature = left_out_temperature(layer) if fitted.temperature is None else fitted.temperature
     rows = budget_rows(inputs.train.labels, case.budget, case.seed).tolist()
     items = [inputs.train.source.describe(row) for row in rows]

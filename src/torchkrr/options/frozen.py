@@ -71,12 +71,12 @@ def given(args: argparse.Namespace, *more: str) -> dict[str, Any]:
 
 def show(outcome: Any, tables: str, written: list[Any], *more: str) -> dict[str, Any]:
     """Print what came out; the same for scripts."""
-    print(outcome.inputs.described)
+    print(outcome.inputs.text)
     if outcome.reused:
         print(f"{outcome.reused} of {len(outcome.records)} results were there already")
     print("\n".join((tables, *more, f"wrote {', '.join(map(str, written))}")))
     return {
-        "data": outcome.inputs.described,
+        "data": outcome.inputs.text,
         "results": [cell._asdict() for cell in outcome.cells],
         "records": len(outcome.records),
         "reused": outcome.reused,
@@ -96,9 +96,9 @@ def readout_names(text: str) -> tuple[str, ...]:
     """Known readouts, each once."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     try:
-        lineup = importlib.import_module("..experiments.lineup", __package__)
+        readouts = importlib.import_module("..vision.readouts", __package__)
         for name in names:
-            lineup.readout_named(name)
+            readouts.readout_named(name)
     except KernelRidgeError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return names

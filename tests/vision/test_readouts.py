@@ -14,20 +14,22 @@ from torch.nn.functional import cross_entropy
 from torchkrr import functional as F
 from torchkrr._progress import Progress
 from torchkrr.errors import InputError
-from torchkrr.experiments.lazy import (
+from torchkrr.kernels import default_kernel
+from torchkrr.neighbors import nearest
+from torchkrr.tuning import local_leave_one_out
+from torchkrr.vision.baselines import LogisticRegression, TrainedHead
+from torchkrr.vision.readouts import (
+    READOUTS,
     BlendedReadout,
     HierarchicalReadout,
     LocalReadout,
     SelectedReadout,
+    Training,
     WeightedNeighbors,
+    quality,
+    readout_named,
 )
-from torchkrr.experiments.lineup import LINEUP, readout_named
-from torchkrr.experiments.readouts import Training, quality
-from torchkrr.experiments.selecting import Search, choose, fewer_features
-from torchkrr.experiments.trained import LogisticRegression, TrainedHead
-from torchkrr.kernels import default_kernel
-from torchkrr.neighbors import nearest
-from torchkrr.tuning import local_leave_one_out
+from torchkrr.vision.selection import Search, choose, fewer_features
 
 SMALL = Search(
     maps=("unit norm", "standardize"),
@@ -54,7 +56,7 @@ def close(found, expected):
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", LINEUP)
+@pytest.mark.parametrize("name", READOUTS)
 def test_a_readout_learns_digits_from_200(name):
     readout = SHORTER.get(name, readout_named(name).readout)
     features, labels = digits(200, start=1000)
@@ -217,7 +219,7 @@ def test_points_in_fewer_dimensions_keep_their_distances_and_so_does_what_is_cho
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
     assert fewer_features(fewer) is fewer
     quick = choose(wide, SMALL)
-    monkeypatch.setattr("torchkrr.experiments.selecting.fewer_features", lambda x: x)
+    monkeypatch.setattr("torchkrr.vision.selection.fewer_features", lambda x: x)
     slow = choose(wide, SMALL)
     assert quick.map == slow.map
     for name in ("num_neighbors", "ridge", "temperature"):

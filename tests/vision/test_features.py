@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from torchkrr.errors import FileError, InputError
-from torchkrr.experiments.backbones import wrap_backbone
-from torchkrr.experiments.features import extract
-from torchkrr.experiments.pictures import ArrayPictures
+from torchkrr.vision.backbones import wrap_backbone
+from torchkrr.vision.features import extract
+from torchkrr.vision.images import ImageArray
 
 COUNT, BATCH = 53, 8
 PROGRAM = """
@@ -24,9 +24,9 @@ PROGRAM = """
     import numpy as np
     import torch
     from torch import nn
-    from torchkrr.experiments.backbones import wrap_backbone
-    from torchkrr.experiments.features import extract
-    from torchkrr.experiments.pictures import ArrayPictures
+    from torchkrr.vision.backbones import wrap_backbone
+    from torchkrr.vision.features import extract
+    from torchkrr.vision.images import ImageArray
 
     def backbone(wait):
         torch.manual_seed(3)
@@ -36,7 +36,7 @@ PROGRAM = """
 
     def pictures():
         pixels = np.random.default_rng(0).integers(0, 256, (53, 8, 8, 3), dtype=np.uint8)
-        return ArrayPictures("noise", ["a", "b"], torch.arange(53) % 2, pixels, part="training")
+        return ImageArray("noise", ["a", "b"], torch.arange(53) % 2, pixels, part="training")
 """
 names: dict = {}
 exec(textwrap.dedent(PROGRAM), names)
@@ -76,8 +76,8 @@ def test_the_second_time_nothing_is_computed(tmp_path, expected):
     assert (first.reused, again.reused, calls) == (False, True, [])
     assert again.seconds == first.seconds > 0
     assert torch.equal(again.features, expected)
-    assert files(tmp_path / "new" / "folder") == [".f32", ".json"]
-    about = json.loads(next((tmp_path / "new" / "folder").glob("*.json")).read_text())
+    assert files(tmp_path / "new" / "folder") == [".f32", ".jsonl"]
+    about = json.loads(next((tmp_path / "new" / "folder").glob("*.jsonl")).read_text().splitlines()[0])
     assert about["versions"]["torch"] == torch.__version__
 
 
@@ -99,13 +99,12 @@ def test_a_stopped_run_goes_on_with_the_same_bits(tmp_path, expected, stopped_by
     process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], env=environment, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
-        journals = list(tmp_path.glob("*.journal.partial"))
+        journals = list(tmp_path.glob("*.jsonl"))
         if journals and journals[0].read_text().count("\n") >= 4:
             break
         time.sleep(0.005)
     process.send_signal(stopped_by)
     assert process.wait(timeout=60) != 0
-    assert not list(tmp_path.glob("*.f32"))
     backbone = make_backbone(0)
     calls = counted(backbone)
     found = extract(backbone, make_pictures(), cache=tmp_path, batch_size=50)  # the batches stay as they were begun
@@ -113,7 +112,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(tmp_path, expected, stopped_by
     assert 0 < sum(calls) <= COUNT - 3 * BATCH
     assert set(calls) <= {BATCH, COUNT % BATCH}
     assert torch.equal(found.features, expected)
-    assert files(tmp_path) == [".f32", ".json"]
+    assert files(tmp_path) == [".f32", ".jsonl"]
 
 
 def interrupted(folder, after=3):
@@ -131,23 +130,23 @@ def interrupted(folder, after=3):
 
 
 def tear_numbers(folder):
-    path = next(folder.glob("*.f32.partial"))
+    path = next(folder.glob("*.f32"))
     contents = bytearray(path.read_bytes())
     contents[BATCH * 5 * 4 + 2] ^= 255  # in the second batch
     path.write_bytes(contents)
 
 
 def tear_journal(folder):
-    path = next(folder.glob("*.journal.partial"))
+    path = next(folder.glob("*.jsonl"))
     path.write_text(path.read_text()[:-9])
 
 
 def lose_journal(folder):
-    next(folder.glob("*.journal.partial")).write_text("\x00\x00\n")
+    next(folder.glob("*.jsonl")).write_text("\x00\x00\n")
 
 
 def cut_numbers(folder):
-    path = next(folder.glob("*.f32.partial"))
+    path = next(folder.glob("*.f32"))
     path.write_bytes(path.read_bytes()[: 2 * BATCH * 5 * 4])
 
 
@@ -199,9 +198,9 @@ def other_architecture():
 
 def with_pictures(change):
     pictures = make_pictures()
-    pixels, labels = pictures._pixels.copy(), pictures.labels.clone()
+    pixels, labels = pictures.pixels.copy(), pictures.labels.clone()
     change(pixels, labels)
-    return make_backbone(0), ArrayPictures("noise", ["a", "b"], labels, pixels, part="training")
+    return make_backbone(0), ImageArray("noise", ["a", "b"], labels, pixels, part="training")
 
 
 CHANGES = {
@@ -239,14 +238,14 @@ def test_progress_says_how_many_a_second(tmp_path, capsys):
 
 
 def test_what_goes_wrong_in_the_reading_thread_is_said(tmp_path):
-    class Broken(ArrayPictures):
+    class Broken(ImageArray):
         def read(self, indices):
             if 20 in indices:
-                raise FileError("The picture x.png cannot be read")
+                raise FileError("The image x.png cannot be read")
             return super().read(indices)
 
     whole = make_pictures()
-    broken = Broken(whole.name, whole.classes, whole.labels, whole._pixels, part="training")
+    broken = Broken(whole.name, whole.classes, whole.labels, whole.pixels, part="training")
     with pytest.raises(FileError, match=r"x\.png"):
         extract(make_backbone(0), broken, cache=tmp_path, batch_size=BATCH)
     backbone = make_backbone(0)
@@ -266,5 +265,5 @@ def test_bad_input_is_an_error(tmp_path):
         extract(make_backbone(0), make_pictures(), cache=tmp_path / "file")
     network = make_backbone(0).model.network
     network[4].weight.data.fill_(float("nan"))
-    with pytest.raises(InputError, match="features of pictures 0 to 7 of noise must be finite"):
+    with pytest.raises(InputError, match="features of images 0 to 7 of noise must be finite"):
         extract(wrap_backbone(network, name="bad", size=8), make_pictures(), cache=tmp_path, batch_size=8)

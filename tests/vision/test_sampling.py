@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchkrr.errors import InputError
-from torchkrr.experiments.subsamples import budget_rows, held_out, stratified_order
+from torchkrr.vision.sampling import budget_rows, held_out, stratified_order
 
 SKEWED = torch.cat([torch.full((size,), label) for label, size in enumerate((910, 40, 30, 10, 6, 4))])
 BALANCED = torch.arange(1000) % 10

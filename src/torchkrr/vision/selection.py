@@ -20,7 +20,7 @@ from ..transforms import Compose, MeanDistance, Standardize, StandardMean, Trans
 from ..tuning import Selection, select
 from ..tuning.leave_one_out import leave_one_out_of, sample_rows
 from ..tuning.scores import best_temperature
-from .readouts import Training
+from .baselines import Training
 
 MAPS: dict[str, Callable[[], Transform]] = {
     "unit norm": lambda: Compose(UnitNorm(), MeanDistance()),
@@ -64,7 +64,7 @@ class Search:
         )
 
 
-EVERYTHING = Search()
+DEFAULT_SEARCH = Search()
 TEMPERATURE_ROWS = 1000
 
 

@@ -15,13 +15,14 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
+from torchkrr._extras import import_extra
 from torchkrr.errors import FileError, InputError, MissingExtraError, ShapeError
-from torchkrr.experiments import _torchvision, catalog, extras, figures, thumbnails
-from torchkrr.experiments.backbones import open_backbone, wrap_backbone
-from torchkrr.experiments.datasets import open_dataset
-from torchkrr.experiments.digit_network import WEIGHTS, DigitNetwork
-from torchkrr.experiments.preparing import preparation
-from torchkrr.experiments.weight_files import load_weights, read_weights
+from torchkrr.experiments import figures, thumbnails
+from torchkrr.vision import backbones
+from torchkrr.vision.backbones import DIGIT_WEIGHTS, DigitNetwork, open_backbone, wrap_backbone
+from torchkrr.vision.datasets import open_dataset
+from torchkrr.vision.images import Preparation, read_image
+from torchkrr.vision.weights import load_weights, read_weights
 
 SHARED = pathlib.Path(__file__).resolve().parents[2].parent / "shared" / "data" / "weights"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"needs real weights in {SHARED}")
@@ -57,9 +58,9 @@ def test_the_bundled_network_reads_digits_from_few_examples():
 
 
 def test_the_bundled_weights_are_small_and_their_provenance_is_theirs():
-    provenance = json.loads(WEIGHTS.with_suffix(".json").read_text())
-    assert WEIGHTS.stat().st_size < 1_000_000
-    assert provenance["sha256"] == hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()
+    provenance = json.loads(DIGIT_WEIGHTS.with_suffix(".json").read_text())
+    assert DIGIT_WEIGHTS.stat().st_size < 1_000_000
+    assert provenance["sha256"] == hashlib.sha256(DIGIT_WEIGHTS.read_bytes()).hexdigest()
     assert {"command", "data", "licence", "accuracy", "versions"} <= set(provenance)
     assert "--limit" not in provenance["command"]
 
@@ -67,8 +68,8 @@ def test_the_bundled_weights_are_small_and_their_provenance_is_theirs():
 def test_the_bundled_network_needs_neither_torchvision_nor_timm():
     program = """
         import sys
-        from torchkrr.experiments.backbones import open_backbone
-        from torchkrr.experiments.features import extract
+        from torchkrr.vision.backbones import open_backbone
+        from torchkrr.vision.features import extract
         print(open_backbone("digits").fingerprint, sorted({"torchvision", "timm"} & set(sys.modules)))
     """
     assert run_python(program) == f"{open_backbone('digits').fingerprint} []"  # and the fingerprint is that of any process
@@ -99,7 +100,7 @@ def test_a_network_of_torchvision_ends_before_its_classifier():
 def test_a_network_of_timm_has_its_own_preparation():
     backbone = open_backbone("tf_efficientnet_lite0", random_weights=True, size=32)
     assert backbone.num_features == 1280
-    assert backbone.prepare == preparation(32, (0.5,) * 3, (0.5,) * 3, "bicubic")
+    assert backbone.prepare == Preparation(32, (0.5,) * 3, (0.5,) * 3, "bicubic")
     assert open_backbone("tf_efficientnet_lite0", random_weights=True).prepare.size == 224
 
 
@@ -119,7 +120,7 @@ def small_network(tmp_path_factory):
     folder = tmp_path_factory.mktemp("weights")
     with torch.random.fork_rng():
         torch.manual_seed(5)
-        network = extras.needed("torchvision.models", "x").mobilenet_v3_small()
+        network = import_extra("torchvision.models", "x", extra="vision").mobilenet_v3_small()
     state = network.state_dict()
     torch.save(state, folder / "plain.pth")
     torch.save(
@@ -139,7 +140,7 @@ def small_network(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _torchvision_is_there():
-    _torchvision.torchvision_module()
+    backbones.import_torchvision()
 
 
 @pytest.mark.parametrize("name", ["plain.pth", "wrapped.th", "headless.pt", "half.safetensors"])
@@ -234,7 +235,7 @@ def test_real_weights_of_vgg_features():
     path = SHARED / "vgg16_features.imagenet.fp16.safetensors"
     backbone = open_backbone("vgg16", weights=str(path), size=32)
     assert (backbone.num_features, features(backbone).shape) == (512, (4, 512))
-    assert backbone.prepare == preparation(32, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "bilinear")
+    assert backbone.prepare == Preparation(32, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "bilinear")
     with pytest.raises(FileError, match="do not fit VGG"):
         open_backbone("vgg11", weights=str(path), size=32)
 
@@ -251,9 +252,9 @@ def test_real_weights_of_vgg_features():
         ),
         ({"name": "resnet18", "random_weights": True, "size": 32, "pooling": "max"}, "nothing to pool by 'max'"),
         ({"name": "resnet18", "random_weights": True, "size": 32, "pooling": "median"}, "pooling must be one of"),
-        ({"name": "vgg11_bn", "random_weights": True, "size": 16}, "cannot take pictures of 16 px"),
+        ({"name": "vgg11_bn", "random_weights": True, "size": 16}, "cannot take images of 16 px"),
         ({"name": "resnet18", "random_weights": True, "size": 0}, "size must be at least 1"),
-        ({"name": "digits", "size": 16}, "takes pictures of 8 px"),
+        ({"name": "digits", "size": 16}, "takes images of 8 px"),
         ({"name": "identity", "weights": "x.pth"}, "neither weights nor layers"),
     ],
 )
@@ -267,18 +268,16 @@ def test_a_download_that_fails_says_what_else_can_be_done(monkeypatch, name):
     def unreachable(*_args, **_choices):
         raise OSError("no route to host")
 
-    monkeypatch.setattr(extras.needed("torchvision.models", "x"), "get_model", unreachable)
-    monkeypatch.setattr(extras.needed("timm", "x"), "create_model", unreachable)
-    with pytest.raises(FileError, match=r"weights of resnet18 cannot be had: no route to host.*--weights FILE"):
+    monkeypatch.setattr(import_extra("torchvision.models", "x", extra="vision"), "get_model", unreachable)
+    monkeypatch.setattr(import_extra("timm", "x", extra="vision"), "create_model", unreachable)
+    with pytest.raises(FileError, match=r"weights of resnet18 cannot be downloaded: no route to host.*--weights FILE"):
         open_backbone(name)
 
 
 def test_missing_packages_name_their_extra(monkeypatch):
-    monkeypatch.setattr(catalog.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(backbones.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"torchkrr\[vision\]"):
         open_backbone("resnet18")
-    with pytest.raises(MissingExtraError, match=r"Weaving needs loom_of_time, .*torchkrr\[vision\]"):
-        extras.needed("loom_of_time.shuttle", "Weaving")
 
 
 @pytest.mark.parametrize(
@@ -287,7 +286,7 @@ def test_missing_packages_name_their_extra(monkeypatch):
         ("matplotlib.figure", lambda: figures.new_figure((1, 1)), r"A figure needs matplotlib.*torchkrr\[plot\]"),
         ("PIL.Image", lambda: thumbnails.data_uri(NOISE[0]), r"Pictures in a report needs PIL.*torchkrr\[demo\]"),
         ("sklearn.datasets", lambda: open_dataset("digits"), r"The dataset digits needs sklearn.*torchkrr\[demo\]"),
-        ("safetensors", lambda: read_weights(WEIGHTS), r"Reading weights needs safetensors.*torchkrr\[storage\]"),
+        ("PIL.Image", lambda: read_image("a.png"), r"Reading images needs PIL.*torchkrr\[demo\]"),
     ],
 )
 def test_the_smallest_extra_that_is_enough_is_named(module, ask, words, monkeypatch):
@@ -309,20 +308,20 @@ def test_operators_are_declared_only_where_they_are_missing(monkeypatch, words, 
         def define(self, schema):
             declared.append(schema.split("(")[0])
 
-    def importing(name, _what):
+    def importing(name, _user, *, extra):
         if failures:
             raise RuntimeError(failures.pop())
         return name
 
-    monkeypatch.setattr(_torchvision, "_declared", [])
-    monkeypatch.setattr(_torchvision.torch.library, "Library", Library)
-    monkeypatch.setattr(_torchvision, "needed", importing)
-    monkeypatch.setattr(_torchvision.sys, "modules", dict(sys.modules))
+    monkeypatch.setattr(backbones, "_declared", [])
+    monkeypatch.setattr(backbones.torch.library, "Library", Library)
+    monkeypatch.setattr(backbones, "import_extra", importing)
+    monkeypatch.setattr(backbones.sys, "modules", dict(sys.modules))
     if words and not declares:
         with pytest.raises(RuntimeError, match=words):
-            _torchvision.torchvision_module()
+            backbones.import_torchvision()
     else:
-        assert _torchvision.torchvision_module() == "torchvision"
+        assert backbones.import_torchvision() == "torchvision"
     assert declared == (["nms", "qnms"] if declares else [])
 
 
@@ -330,26 +329,26 @@ def test_operators_are_declared_only_where_they_are_missing(monkeypatch, words, 
 @pytest.mark.parametrize("size", [20, 77])
 def test_resizing_is_that_of_pillow(mode, size):
     smooth = np.asarray(Image.fromarray(NOISE[0]).resize((41, 31), Image.Resampling.BICUBIC))
-    found = preparation(size, (0.0,) * 3, (1.0,) * 3, mode)([smooth])[0] * 255
+    found = Preparation(size, (0.0,) * 3, (1.0,) * 3, mode)([smooth])[0] * 255
     square = Image.fromarray(smooth).crop((5, 0, 36, 31))
     expected = np.asarray(square.resize((size, size), Image.Resampling[mode.upper()])).astype(np.float32)
     assert float((found.permute(1, 2, 0) - torch.from_numpy(expected)).abs().max()) <= 1.01
 
 
 def test_a_picture_is_prepared_alike_in_any_company():
-    prepare = preparation(24, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bicubic")
+    prepare = Preparation(24, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bicubic")
     alone = torch.cat([prepare([picture]) for picture in NOISE])
     assert torch.equal(prepare(list(NOISE)), alone)
     assert torch.equal(prepare([*NOISE, np.zeros((9, 5, 3), dtype=np.uint8)])[:4], alone)
     assert alone.is_contiguous(memory_format=torch.channels_last)
-    same = preparation(32, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bicubic")(list(NOISE))
+    same = Preparation(32, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bicubic")(list(NOISE))
     expected = (NOISE / 255 - np.array([0.1, 0.2, 0.3])) / np.array([0.4, 0.5, 0.6])
     torch.testing.assert_close(same.permute(0, 2, 3, 1), torch.from_numpy(expected).float())
 
 
 @pytest.mark.parametrize("picture", [NOISE[0, ..., 0], NOISE[0].astype(np.float32), NOISE[0, :0]])
 def test_what_is_no_picture_is_an_error(picture):
-    with pytest.raises(ShapeError, match="A picture must be"):
-        preparation(8, (0.0,) * 3, (1.0,) * 3, "bicubic")([picture])
+    with pytest.raises(ShapeError, match="An image must be"):
+        Preparation(8, (0.0,) * 3, (1.0,) * 3, "bicubic")([picture])
     with pytest.raises(ShapeError, match="three numbers each"):
         wrap_backbone(nn.Flatten(), name="x", size=8, mean=(0.5,))

@@ -11,9 +11,9 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from torchkrr.errors import FileError, InputError, MissingExtraError
-from torchkrr.experiments import datasets
-from torchkrr.experiments.datasets import open_dataset
-from torchkrr.experiments.pictures import ArrayPictures, FeatureSet, read_picture
+from torchkrr.vision import datasets
+from torchkrr.vision.datasets import open_dataset
+from torchkrr.vision.images import FeatureSet, ImageArray, read_image
 
 DIGITS = load_digits()
 PIXELS = (DIGITS.images[:60] * 15.9375).astype(np.uint8)
@@ -132,7 +132,7 @@ def test_features_in_an_archive(tmp_path):
 
 def test_fingerprints_follow_contents_alone(tmp_path):
     def archive(name, **arrays):
-        return open_dataset(str(write_archive(tmp_path / f"{name}.npz", **arrays))).train.fingerprint()
+        return open_dataset(str(write_archive(tmp_path / f"{name}.npz", **arrays))).train.fingerprint
 
     base = {"images": PIXELS, "labels": LABELS}
     changed = PIXELS.copy()
@@ -147,12 +147,12 @@ def test_fingerprints_follow_contents_alone(tmp_path):
         archive("a", images=PIXELS[:, ::-1], labels=LABELS),
     ]
     root = write_folder(tmp_path / "folder")
-    different.append(open_dataset(str(root)).train.fingerprint())
+    different.append(open_dataset(str(root)).train.fingerprint)
     copied = write_folder(tmp_path / "copy")
-    assert open_dataset(str(copied)).train.fingerprint() == different[-1]
+    assert open_dataset(str(copied)).train.fingerprint == different[-1]
     path = copied / open_dataset(str(copied)).train.paths[0]
     Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
-    different.append(open_dataset(str(copied)).train.fingerprint())
+    different.append(open_dataset(str(copied)).train.fingerprint)
     features = np.random.default_rng(0).normal(size=(60, 5))
     different += [archive("a", features=features + shift, labels=LABELS) for shift in (0, 1)]
     assert len({first, *different}) == len(different) + 1
@@ -161,17 +161,17 @@ def test_fingerprints_follow_contents_alone(tmp_path):
 def test_pictures_of_every_kind_are_upright_rgb(tmp_path):
     grey = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
     Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "deep.png")
-    assert np.array_equal(read_picture(tmp_path / "deep.png")[..., 0], grey)
+    assert np.array_equal(read_image(tmp_path / "deep.png")[..., 0], grey)
     clear = Image.new("RGBA", (2, 1), (10, 20, 30, 0))
     clear.putpixel((1, 0), (10, 20, 30, 255))
     clear.save(tmp_path / "clear.png")
-    assert read_picture(tmp_path / "clear.png").tolist() == [[[255, 255, 255], [10, 20, 30]]]
+    assert read_image(tmp_path / "clear.png").tolist() == [[[255, 255, 255], [10, 20, 30]]]
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter
     Image.fromarray(np.zeros((10, 30, 3), dtype=np.uint8)).save(tmp_path / "turned.jpg", exif=exif)
-    assert read_picture(tmp_path / "turned.jpg").shape == (30, 10, 3)
+    assert read_image(tmp_path / "turned.jpg").shape == (30, 10, 3)
     Image.fromarray(grey).convert("P").save(tmp_path / "palette.gif")
-    assert read_picture(tmp_path / "palette.gif").shape == (2, 3, 3)
+    assert read_image(tmp_path / "palette.gif").shape == (2, 3, 3)
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda _: b"", lambda _: b"no picture", lambda b: b[:20]])
@@ -180,7 +180,7 @@ def test_a_broken_picture_is_named(tmp_path, damage):
     path = root / "two" / sorted(entry.name for entry in (root / "two").iterdir())[0]
     path.write_bytes(damage(path.read_bytes()))
     parts = open_dataset(str(root))
-    with pytest.raises(FileError, match=f"The picture .*two/{path.name} cannot be read"):
+    with pytest.raises(FileError, match=f"The image .*two/{path.name} cannot be read"):
         [part.read(range(len(part))) for part in parts]
 
 
@@ -202,9 +202,9 @@ def broken_folder(tmp_path, what):
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("empty class", "The class folder .*four holds no pictures"),
+        ("empty class", "The class folder .*four holds no images"),
         ("one class", "only one class, 'one'"),
-        ("loose", "its pictures lie in it directly"),
+        ("loose", "its images lie in it directly"),
         ("nothing", "it has no folders"),
         ("one member", "The class 'three' of .* has 1 member, too few"),
         ("new class in test", "test part of .* has classes that the training part has not: 'three'"),
@@ -220,13 +220,13 @@ def test_a_folder_that_cannot_be_used_is_an_error(tmp_path, what, words):
     [
         ({"pixels": PIXELS}, "has no array of a known name, only: pixels"),
         ({"images": PIXELS}, "has no array 'labels'"),
-        ({"labels": LABELS}, "neither features nor pictures"),
+        ({"labels": LABELS}, "neither features nor images"),
         ({"images": PIXELS, "features": PIXELS[:, 0], "labels": LABELS}, "both 'features' and 'images'"),
         ({"images": PIXELS, "labels": LABELS[:9]}, "labels of shape"),
         ({"images": PIXELS, "labels": LABELS * 0}, "only one class"),
         ({"images": PIXELS, "labels": LABELS * 0.5}, "Expected integers or words"),
         ({"images": PIXELS - 300.0, "labels": LABELS}, "Expected uint8"),
-        ({"images": PIXELS[..., None].repeat(2, 3), "labels": LABELS}, "pictures of shape"),
+        ({"images": PIXELS[..., None].repeat(2, 3), "labels": LABELS}, "images of shape"),
         ({"features": PIXELS[:, 0] * np.nan, "labels": LABELS}, "must be finite"),
         ({"images_train": PIXELS, "labels_train": LABELS}, "part is not clear"),
         ({"features": PIXELS[:, 0], "labels": LABELS, "classes": np.array(["a", "b"])}, "labels from 0 to 2, but 2 names"),
@@ -310,7 +310,7 @@ def test_cifar10_is_read_from_the_cache(small_cifar10):
     x, y = small_cifar10.data, np.array(small_cifar10.targets)
     np.savez(small_cifar10.path, x_train=x, y_train=y, x_test=x, y_test=y)
     split = open_dataset("cifar10")
-    assert isinstance(split.train, ArrayPictures)
+    assert isinstance(split.train, ImageArray)
     assert split.train.name == "cifar10"
     assert split.train.classes[-1] == "truck"
     assert split.train.labels.tolist() == small_cifar10.targets
@@ -331,11 +331,11 @@ def test_cifar10_is_downloaded_where_it_is_not(small_cifar10, monkeypatch):
     def broken(*_args, **_choices):
         raise OSError("no route to host")
 
-    monkeypatch.setattr(datasets, "torchvision_module", lambda *_: types.SimpleNamespace(CIFAR10=broken))
+    monkeypatch.setattr(datasets, "import_torchvision", lambda *_: types.SimpleNamespace(CIFAR10=broken))
     with pytest.raises(FileError, match=r"downloading it failed: no route to host. Put it there"):
         open_dataset("cifar10")
     assert not small_cifar10.path.exists()
     found = types.SimpleNamespace(CIFAR10=lambda *_args, **_choices: small_cifar10)
-    monkeypatch.setattr(datasets, "torchvision_module", lambda *_: found)
+    monkeypatch.setattr(datasets, "import_torchvision", lambda *_: found)
     assert np.array_equal(open_dataset("cifar10").test.read([5])[0], small_cifar10.data[5])
     assert [entry.name for entry in small_cifar10.path.parent.iterdir()] == ["cifar10.npz"]

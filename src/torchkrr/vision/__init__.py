@@ -1,0 +1,27 @@
+"""Images to features: backbones, data sets, cached features, and readouts on them."""
+
+from .backbones import Backbone, open_backbone, open_network, wrap_backbone
+from .datasets import Split, open_dataset
+from .features import Extraction, extract
+from .images import FeatureSet, ImageArray, ImageFiles, Images, ImageSubset, Preparation, read_image
+from .weights import load_weights, read_weights
+
+__all__ = [
+    "Backbone",
+    "Extraction",
+    "FeatureSet",
+    "ImageArray",
+    "ImageFiles",
+    "ImageSubset",
+    "Images",
+    "Preparation",
+    "Split",
+    "extract",
+    "load_weights",
+    "open_backbone",
+    "open_dataset",
+    "open_network",
+    "read_image",
+    "read_weights",
+    "wrap_backbone",
+]
