@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from . import distributed as distributed
     from . import errors, functional, kernels, losses, models, neighbors, nn, transforms, tuning
     from . import estimators as estimators
+    from . import vision as vision
     from .core.compiled import backend_report
-    from .experiments.probing import probe as probe
-    from .tuning import calibrate, learn_metric, select, tune
+    from .tuning import calibrate, learn_metric, tune
+    from .tuning import select as select  # type: ignore[no-redef]
+    from .vision.probing import probe as probe
 
 __all__ = [
     "__version__",
@@ -39,7 +41,7 @@ __version__ = "0.1.0"
 _MODULES_OF_NAMES = {
     **dict.fromkeys(("calibrate", "learn_metric", "select", "tune"), "tuning"),
     "backend_report": "core.compiled",
-    "probe": "experiments.probing",
+    "probe": "vision.probing",
 }
 
 

@@ -7,6 +7,7 @@ so an interrupt or a crash costs at most the line being written, which the next 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import hashlib
 import html
 import importlib.metadata
@@ -20,17 +21,29 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for
 from typing import Any, TypeAlias
 
 from tqdm import tqdm
 
+from . import __version__
 from ._files import replacing
 from ._threads import set_threads
 from .errors import FileError, KernelRidgeError
 
-__all__ = ["Record", "Records", "Table", "fingerprint", "markdown_report", "read_records", "run_jobs", "versions"]
+__all__ = [
+    "Record",
+    "Records",
+    "Table",
+    "fingerprint",
+    "make_folder",
+    "markdown_report",
+    "read_records",
+    "run_jobs",
+    "versions",
+]
 
 Record: TypeAlias = dict[str, Any]
 Report: TypeAlias = Callable[[int, str], None]  # steps done since the last call, and a note for the progress bar
@@ -42,6 +55,10 @@ _worker: dict[str, Any] = {}  # in a worker process: its queue of messages and t
 @dataclass(frozen=True)
 class Table:
     """Rows of text, the first of which is the head; prints as text, Markdown or HTML.
+
+    Args:
+        rows: of equal length.
+        best: places `(row, column)` that HTML marks, counted from the corner of the head.
 
     Example:
         >>> table = Table([["readout", "accuracy"], ["SK", "99.5"]])
@@ -55,6 +72,7 @@ class Table:
     """
 
     rows: Sequence[Sequence[str]]
+    best: AbstractSet[tuple[int, int]] = frozenset()
 
     def text(self) -> str:
         """The first column flush left, the others flush right."""
@@ -69,11 +87,15 @@ class Table:
         return "\n".join([first, "|---" * len(self.rows[0]) + "|", *others])
 
     def html(self) -> str:
-        def line(cells: Sequence[str], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+        def line(number: int, tag: str) -> str:
+            cells = [
+                f"<{tag}{' class=best' if (number, column) in self.best else ''}>{html.escape(text)}</{tag}>"
+                for column, text in enumerate(self.rows[number])
+            ]
+            return f"<tr>{''.join(cells)}</tr>"
 
-        body = "\n".join(line(row, "td") for row in self.rows[1:])
-        return f"<table>\n<thead>{line(self.rows[0], 'th')}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+        body = "\n".join(line(number, "td") for number in range(1, len(self.rows)))
+        return f"<table>\n<thead>{line(0, 'th')}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
 
 class Records:
@@ -126,6 +148,16 @@ def read_records(path: str | os.PathLike[str]) -> list[Record]:
     return records
 
 
+def make_folder(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The folder for the results of a run, created if there is none."""
+    folder = pathlib.Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"Cannot make the folder {folder}: {error.strerror or error}. Name another with --out.") from error
+    return folder
+
+
 def fingerprint(parts: Mapping[str, Any]) -> str:
     """A short hash of plain values, whatever the order of their names.
 
@@ -138,13 +170,11 @@ def fingerprint(parts: Mapping[str, Any]) -> str:
 
 def versions(packages: Sequence[str] = ("torch", "numpy", "scikit-learn", "torchvision", "timm")) -> dict[str, str]:
     """Versions of this library, of Python, and of those packages that are installed."""
-    found = {"torchkrr": importlib.metadata.version("torchkrr"), "python": platform.python_version()}
+    installed = {"torchkrr": __version__, "python": platform.python_version()}
     for name in packages:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            installed[name] = importlib.metadata.version(name)
+    return installed
 
 
 def markdown_report(title: str, command: str, versions: Mapping[str, str], parts: Sequence[str]) -> str:

@@ -19,14 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     require_packages("torchkrr classify", ("sklearn", "safetensors"), extra="vision")
-    from ..experiments.asked_images import read_asked
-    from ..experiments.classify import classify, typicality
-    from ..experiments.heads import read_head
+    from ..vision.heads import classify, read_head, read_images, typicality
 
     if args.out is not None:
         writable(args.out, reads=[args.head, *args.images, args.weights])
     head = read_head(args.head)
-    images = read_asked(head, args.images, weights=args.weights, progress=not args.quiet)
+    images = read_images(head, args.images, weights=args.weights, progress=not args.quiet)
     predictions = classify(head, images.features, explained=args.explain)
     rows = [
         {

@@ -73,7 +73,7 @@ def budgets(text: str) -> tuple[int | None, ...]:
 
 def readout_names(text: str) -> tuple[str, ...]:
     """Known readouts, each once."""
-    from ..experiments.lineup import readout_named
+    from ..vision.readouts import readout_named
 
     found = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
     try:
@@ -134,12 +134,12 @@ def config_fields(args: argparse.Namespace, *more: str) -> dict[str, Any]:
 def report(outcome: Any, tables: str, written: Sequence[str], *more: str) -> dict[str, Any]:
     """Print what a comparison of readouts found, and return it for scripts."""
     paths = [outcome.out / name for name in written]
-    print(outcome.inputs.described)
+    print(outcome.inputs.text)
     if outcome.reused:
         print(f"{outcome.reused} of {len(outcome.records)} results were there already")
     print("\n".join((tables, *more, f"wrote {', '.join(map(str, paths))}")))
     return {
-        "data": outcome.inputs.described,
+        "data": outcome.inputs.text,
         "results": [cell._asdict() for cell in outcome.cells],
         "records": len(outcome.records),
         "reused": outcome.reused,

@@ -24,10 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     require_frozen_packages("torchkrr probe", args)
-    from ..experiments.probe import WRITTEN
-    from ..experiments.probe import run as run_probe
-    from ..experiments.probe_config import ProbeConfig
-    from ..experiments.probe_summary import findings, text_tables
+    from ..vision.probe import WRITTEN, ProbeConfig
+    from ..vision.probe import run as run_probe
+    from ..vision.summary import findings, text_tables
 
     layers = None if args.layers is None else tuple(args.layers)
     config = ProbeConfig(**config_fields(args, "train_limit"), layers=layers, budgets=args.sizes)

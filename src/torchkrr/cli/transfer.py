@@ -34,24 +34,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     require_frozen_packages("torchkrr transfer", args)
     from ..distributed.launch import team
-    from ..experiments.config import Config
-    from ..experiments.summary import text_table
-    from ..experiments.transfer import WRITTEN, run_together
+    from ..vision.summary import text_table
+    from ..vision.transfer import WRITTEN, TransferConfig, run_together
 
-    config = Config(**config_fields(args, "layer", "budgets", "head"))
+    config = TransferConfig(**config_fields(args, "layer", "budgets", "head"))
     with resumable(config.out), team(args.timeout) as everyone:
         outcome = run_together(config, everyone, progress=not args.quiet)
     if outcome is None:  # not the first of several processes
         return {}
     notes = [outcome.note] if outcome.note else []
     result = report(outcome, text_table(outcome.cells), WRITTEN, *notes)
-    head, path = outcome.made, outcome.out / "head.safetensors"
+    head, path = outcome.head_summary, outcome.out / "head.safetensors"
     print(f"head: {head.title}, right on {100 * head.accuracy:.1f} % of the test examples ({path})")
     return {**result, "notes": notes, "head": {**head._asdict(), "path": path}}
 
 
 def _head_name(text: str) -> str:
-    from ..experiments.lineup import head_named
+    from ..vision.readouts import head_named
 
     try:
         head_named(text)

@@ -25,9 +25,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if not args.add and not args.remove:
         raise InputError("There is nothing to do: give examples to --add or --remove.")
     require_packages("torchkrr update", ("sklearn", "safetensors"), extra="vision")
-    from ..experiments.asked_images import read_labelled
-    from ..experiments.head_examples import with_examples, without_examples
-    from ..experiments.heads import read_head, write_head
+    from ..vision.heads import read_head, read_labeled, with_examples, without_examples, write_head
 
     writable(args.out, reads=[args.weights])  # a head may be changed in its place
     old = head = read_head(args.head)
@@ -35,7 +33,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         head = without_examples(head, args.remove)
     removed = len(old.items) - len(head.items)
     for path in args.add:
-        images, labels = read_labelled(head, path, weights=args.weights, progress=not args.quiet)
+        images, labels = read_labeled(head, path, weights=args.weights, progress=not args.quiet)
         head = with_examples(head, images.features, labels, images.names)
     added = len(head.items) - len(old.items) + removed
     write_head(args.out, head)

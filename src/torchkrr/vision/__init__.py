@@ -1,9 +1,10 @@
-"""Images to features: backbones, data sets, cached features, and readouts on them."""
+"""Images to features: backbones, data sets, cached features, readouts on them, and probing."""
 
 from .backbones import Backbone, open_backbone, open_network, wrap_backbone
 from .datasets import Split, open_dataset
 from .features import Extraction, extract
 from .images import FeatureSet, ImageArray, ImageFiles, Images, ImageSubset, Preparation, read_image
+from .probing import ProbeResult, probe
 from .weights import load_weights, read_weights
 
 __all__ = [
@@ -15,12 +16,14 @@ __all__ = [
     "ImageSubset",
     "Images",
     "Preparation",
+    "ProbeResult",
     "Split",
     "extract",
     "load_weights",
     "open_backbone",
     "open_dataset",
     "open_network",
+    "probe",
     "read_image",
     "read_weights",
     "wrap_backbone",

@@ -30,7 +30,7 @@ from .datasets import open_dataset
 from .images import FeatureSet, Images
 
 if TYPE_CHECKING:
-    from ..experiments.config import Config
+    from .transfer import TransferConfig
 
 AHEAD = 2  # batches loaded while one is computed
 BYTES = 4  # of a number in float32
@@ -195,7 +195,7 @@ class CachedFeatures:
             return []
 
 
-def read_inputs(config: Config, *, progress: bool = False, team: SingleProcess = SINGLE_PROCESS) -> Inputs:
+def read_inputs(config: TransferConfig, *, progress: bool = False, team: SingleProcess = SINGLE_PROCESS) -> Inputs:
     """Open the data and compute their features, or read them from the cache; on all ranks of a team."""
     split = team.first_of_all(open_dataset, config.dataset, test_share=config.test_share, seed=config.split_seed)
     backbone = None
@@ -223,7 +223,7 @@ def read_inputs(config: Config, *, progress: bool = False, team: SingleProcess =
 def features_of(
     source: Images | FeatureSet,
     backbone: Backbone | None,
-    config: Config,
+    config: TransferConfig,
     progress: bool,
     team: SingleProcess = SINGLE_PROCESS,
 ) -> Part:
@@ -243,7 +243,7 @@ def features_of(
     return Part(extraction.features, source.labels, extraction.seconds, source)
 
 
-def about_backbone(config: Config, backbone: Backbone) -> dict[str, Any]:
+def about_backbone(config: TransferConfig, backbone: Backbone) -> dict[str, Any]:
     """Enough to open the same backbone again, and to know that it is the same; of a file of weights only its name."""
     return {
         "name": config.network,

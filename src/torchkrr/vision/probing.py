@@ -1,4 +1,4 @@
-"""Probing in one call: a network, labelled batches, and how good a readout is at each depth."""
+"""Probing in one call: a network, labeled batches, and how good a readout is at each depth."""
 
 from __future__ import annotations
 
@@ -9,28 +9,26 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from .._checks import check_finite
-from .._progress import Progress
 from ..errors import InputError, InputTypeError, ShapeError
 from ..models.features import Depths, Pooling, in_mode
-from ..vision.features import Inputs, Part, inputs_fingerprint
-from ..vision.images import FeatureSet
-from ..vision.sampling import held_out
-from .config import Config
-from .figures import LIGHT
-from .probe_figure import draw_depths
-from .probe_network import Depth, as_depths, depths_of
-from .probe_report import html_tables
-from .probe_runs import probe_depths
-from .probe_summary import DepthCell, findings, grids, summarize_depths, text_tables
-from .records import Record
+from ..runs import Record
+from .features import Part
+from .figures import LIGHT, draw_depths
+from .images import FeatureSet
+from .probe import DepthInputs, as_depths, read_depths, solve_depths
+from .report import depths_html
+from .sampling import held_out
+from .summary import Cell, findings, grids, summarize, text_tables
+from .transfer import TransferConfig
 
 
 class ProbeResult(NamedTuple):
     """Accuracy and mean error indicator of each readout at each depth; printed, it is a table."""
 
-    cells: list[DepthCell]
+    cells: list[Cell]
     records: list[Record]  # one for each readout, size, seed and depth
     pooling: str
 
@@ -40,10 +38,10 @@ class ProbeResult(NamedTuple):
         return text_tables(self.cells)
 
     @property
-    def best(self) -> DepthCell:
+    def best(self) -> Cell:
         """The most accurate cell of the largest size."""
         last = grids(self.cells)[-1]
-        return max((last.best(title) for title in last.rows), key=lambda cell: cell.cell.accuracy)
+        return max(map(last.best, last.rows), key=lambda cell: cell.accuracy)
 
     def plot(self) -> Any:
         """A matplotlib figure: accuracy against the stages discarded, a panel for each size, and the error indicator."""
@@ -53,8 +51,8 @@ class ProbeResult(NamedTuple):
         return "\n".join([self.table, "", *findings(self.cells), f"pooling: {self.pooling}"])
 
     def _repr_html_(self) -> str:
-        words = [*findings(self.cells), f"Pooling: {self.pooling}."]
-        return html_tables(self.cells) + "".join(f"<p>{html.escape(sentence)}</p>" for sentence in words)
+        sentences = [*findings(self.cells), f"Pooling: {self.pooling}."]
+        return depths_html(self.cells) + "".join(f"<p>{html.escape(sentence)}</p>" for sentence in sentences)
 
 
 def probe(
@@ -79,13 +77,13 @@ def probe(
         loader: batches `(inputs, labels)`, such as a `DataLoader`; labels are whole numbers from 0.
         layers: names as in `model.named_modules()`, in the order they are called; each is one depth. `None` is the ends of
             the five stages of a network known to `torchkrr.models.known_layers`.
-        test: batches to be judged by; `None` holds back `test_share` of those of `loader`, stratified.
+        test: batches to evaluate on; `None` holds back `test_share` of those of `loader`, stratified.
         sizes: numbers of training examples; `None` is all of them, with a single run.
         seeds: subsamples of each size below all.
         readouts: `"sk"` (local kernel ridge regression with 100 neighbors), `"sk-select"` (its settings chosen by
             leave-one-out), `"linear"`, `"mlp"`, `"logistic"`, `"knn"` and others of `torchkrr transfer`.
         pooling: of maps and tokens to vectors, see `torchkrr.models.pool`.
-        progress: show lines with what is done.
+        progress: show progress bars.
 
     Example:
         >>> network = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4), torch.nn.Tanh())
@@ -94,35 +92,35 @@ def probe(
         >>> result = torchkrr.probe(network, batches, layers=["1", "3"], sizes=[None], readouts=["sk"])
         >>> [(cell.discarded, cell.layer, cell.num_features) for cell in result.cells]
         [(0, '3', 4), (1, '1', 16)]
-        >>> result.best.cell.accuracy > 0.8
+        >>> result.best.accuracy > 0.8
         True
     """
     if not 0 < test_share < 1:
         raise InputError(f"test_share must lie between 0 and 1, got {test_share}.")
-    config = Config(budgets=tuple(sizes), seeds=seeds, readouts=tuple(readouts))
-    depths_model = depths_of(model, layers, pooling)
-    found = _passed(depths_model, loader, "features", progress)
+    config = TransferConfig(budgets=tuple(sizes), seeds=seeds, readouts=tuple(readouts))
+    network = read_depths(model, layers, pooling)
+    train = _extract(network, loader, "features", progress)
     if test is None:
-        fit, judge = held_out(found.labels, test_share, seed=0)
-        train, judged = found.rows(fit), found.rows(judge)
+        fit, evaluate = held_out(train.labels, test_share, seed=0)
+        train, test_part = train.rows(fit), train.rows(evaluate)
     else:
-        train, judged = found, _passed(depths_model, test, "test features", progress)
-        if judged.sizes != found.sizes:
+        test_part = _extract(network, test, "test features", progress)
+        if test_part.sizes != train.sizes:
             raise ShapeError(
-                f"Layers give {found.sizes} features for batches of loader, but {judged.sizes} for those of test. Use "
+                f"Layers give {train.sizes} features for batches of loader, but {test_part.sizes} for those of test. Use "
                 'inputs of one size, or another pooling than "flatten".'
             )
     if len(train.labels) < 2:
         raise InputError("One example is left to train on, at least 2 are needed.")
-    depths = as_depths(depths_model.layers, found.sizes, found.shapes)
-    classes = [str(label) for label in range(int(torch.cat([train.labels, judged.labels]).max()) + 1)]
-
-    def at(depth: Depth) -> Inputs:
-        parts = [features.part(depth, classes) for features in (train, judged)]
-        return Inputs(type(model).__name__, classes, parts[0], parts[1], None, inputs_fingerprint(*parts))
-
-    records = probe_depths(config, depths, at, num_train=len(train.labels), progress=progress).records
-    return ProbeResult(summarize_depths(records), records, str(pooling))
+    classes = [str(label) for label in range(int(torch.cat([train.labels, test_part.labels]).max()) + 1)]
+    parts = [
+        Part(part.features, part.labels, part.seconds, FeatureSet("loader", classes, part.features, part.labels))
+        for part in (train, test_part)
+    ]
+    depths = as_depths(network.layers, train.sizes, train.shapes)
+    inputs = DepthInputs(type(model).__name__, classes, parts[0], parts[1], depths)
+    records, _ = solve_depths(config, inputs, progress=progress)
+    return ProbeResult(summarize(records), records, str(pooling))
 
 
 class _Features(NamedTuple):
@@ -138,29 +136,20 @@ class _Features(NamedTuple):
         seconds = self.seconds * len(rows) / len(self.labels)
         return self._replace(features=self.features[rows], labels=self.labels[rows], seconds=seconds)
 
-    def part(self, depth: Depth, classes: list[str]) -> Part:
-        own = self.features[:, depth.columns[0] : depth.columns[1]].contiguous()
-        return Part(own, self.labels, self.seconds, FeatureSet("loader", classes, own, self.labels))
 
-
-def _passed(model: Depths, loader: Iterable[Any], title: str, progress: bool) -> _Features:
+def _extract(model: Depths, loader: Iterable[Any], title: str, progress: bool) -> _Features:
     """All batches of a loader through the network."""
     features: list[Tensor] = []
     labels: list[Tensor] = []
     sizes: list[int] = []
     shapes: list[tuple[int, ...]] = []
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    began = time.perf_counter()
-    total = len(loader) if isinstance(loader, Sized) else 0
-    with (
-        torch.no_grad(),
-        in_mode(model.network, training=False),
-        Progress(title, total, shown=progress and total > 0) as bar,
-    ):
-        for batch in loader:
-            inputs, truth = _pair(batch)
-            inputs = inputs.to(device) if isinstance(inputs, Tensor) else inputs
-            vectors, shapes = model.vectors_and_shapes(inputs)
+    start = time.perf_counter()
+    total = len(loader) if isinstance(loader, Sized) else None
+    with torch.no_grad(), in_mode(model.network, training=False):
+        for batch in tqdm(loader, desc=title, total=total, disable=not progress):
+            inputs, truth = _checked_batch(batch)
+            vectors, shapes = model.vectors_and_shapes(inputs.to(device) if isinstance(inputs, Tensor) else inputs)
             widths = [vector.shape[1] for vector in vectors]
             if features and widths != sizes:
                 raise ShapeError(f"Layers give {widths} features for a batch, but {sizes} for those before. Use one size.")
@@ -171,16 +160,15 @@ def _passed(model: Depths, loader: Iterable[Any], title: str, progress: bool) ->
             check_finite("The features of a batch", joined)
             features.append(joined)
             labels.append(truth.long().cpu())
-            bar.advance()
     if not features:
         raise InputError("The loader has no batches.")
     everything = torch.cat(labels)
     if everything.min() < 0:
         raise InputError(f"Labels must be whole numbers from 0, the least one is {int(everything.min())}.")
-    return _Features(torch.cat(features), everything, sizes, shapes, time.perf_counter() - began)
+    return _Features(torch.cat(features), everything, sizes, shapes, time.perf_counter() - start)
 
 
-def _pair(batch: Any) -> tuple[Any, Tensor]:
+def _checked_batch(batch: Any) -> tuple[Any, Tensor]:
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise InputTypeError(f"The loader must give batches (inputs, labels), got {type(batch).__name__}.")
     inputs, labels = batch
