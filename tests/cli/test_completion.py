@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from tests.cli.running import fails
-from tests.cli.test_flags import subparser
+from tests.cli.test_main import subparser
 
 from torchkrr.cli import COMMANDS, main
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 from typing import Any
 
 from .._files import replacing, writable
@@ -26,7 +27,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     head = read_head(args.head)
     images = read_images(head, args.images, weights=args.weights, progress=not args.quiet)
     predictions = classify(head, images.features, explained=args.explain)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "image": name,
             "prediction": prediction.label,
@@ -44,17 +45,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     else:
         for row in rows:
             because = ", ".join(f"{one['item']} ({one['label']}) {one['weight']:+.2f}" for one in row["because"])
+            shares = f"error indicator {row['error_indicator']:.2f}, typicality {100 * row['typicality']:.0f} %"
             print(
-                f"{row['image']}: {row['prediction']}  {100 * row['probability']:.1f} %  "
-                f"error indicator {row['error_indicator']:.2f}, typicality {100 * row['typicality']:.0f} %\n"
-                f"    because of {because}"
+                f"{row['image']}: {row['prediction']}  {100 * row['probability']:.1f} %  {shares}\n    because of {because}"
             )
     return {"predictions": rows, "out": args.out}
 
 
 def _write_csv(path: str, rows: list[dict[str, Any]]) -> None:
-    import csv
-
     flat = []
     for row in rows:
         because = {

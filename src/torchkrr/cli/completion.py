@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         for action in command._actions:
             positional = not action.option_strings and action.choices is None
             if positional or any(word in str(action.metavar) for word in FILES):
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
+                action.complete = shtab.FILE
     script = shtab.complete(parser, shell=args.shell)
     print(script, end="")
     return {"shell": args.shell, "script": script}

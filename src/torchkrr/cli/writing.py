@@ -31,15 +31,15 @@ class Output:
 
     def __init__(self, path: pathlib.Path, delimiter: str | None) -> None:
         self.path, self.delimiter = path, delimiter
-        self._schema = self._file = None
+        self._schema: Any = None
+        self._file: Any = None
 
     def write(self, columns: Columns) -> None:
         table = pa.table(dict(columns), schema=self._schema)
         if self._file is None:
             self._schema = table.schema
-            parquet = self.delimiter is None
-            self._file = pa.parquet.ParquetWriter(self.path, table.schema) if parquet else self._open_csv(table.schema.names)
-        if self.delimiter is None:
+            self._file = pa.parquet.ParquetWriter(self.path, table.schema) if not self.delimiter else self._open_csv()
+        if not self.delimiter:
             self._file.write_table(table)
             return
         try:
@@ -51,12 +51,11 @@ class Output:
         if self._file is not None:
             self._file.close()
 
-    def _open_csv(self, names: list[str]) -> Any:
+    def _open_csv(self) -> Any:
         header = io.StringIO()
-        csv.writer(header, delimiter=self.delimiter, lineterminator="\n").writerow(names)
-        file = open(self.path, "wb")  # noqa: SIM115
-        file.write(header.getvalue().encode())
-        return file
+        csv.writer(header, delimiter=self.delimiter or ",", lineterminator="\n").writerow(self._schema.names)
+        self.path.write_text(header.getvalue(), encoding="utf-8")
+        return open(self.path, "ab")
 
     def _csv_lines(self, table: Any, quoting: str) -> bytes:
         lines = io.BytesIO()

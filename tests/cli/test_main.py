@@ -9,12 +9,11 @@ import sys
 import typing
 
 import pytest
-from tests.cli.running import FAST
+from tests.cli.running import FAST, fails
 
 from torchkrr import cli
-from torchkrr.cli import COMMANDS, build_parser, main, options
+from torchkrr.cli import COMMANDS, build_parser, main
 from torchkrr.errors import InputError
-from torchkrr.models.features import POOLINGS
 
 
 def subparser(name):
@@ -144,18 +143,14 @@ def test_experiments_that_moved_are_wrong_usage_and_name_the_new_command(old, ne
         assert f"torchkrr {old} is now {new!r}. Run it from a clone of the repository." in err
 
 
-@pytest.mark.parametrize("package", ["sklearn", "safetensors", "matplotlib"])
-@pytest.mark.parametrize("command", ["transfer", "probe"])
-def test_one_extra_is_named_for_all_that_a_run_needs(package, command, monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, package, None)
-    assert main([command, "--dataset", "digits", "--out", str(tmp_path)]) == 1
-    assert (
-        f'torchkrr {command} needs {package}, which is not installed: pip install "torchkrr[demo]"'
-        in capsys.readouterr().err
-    )
-    assert main([command, "--dataset", "cifar10", "--out", str(tmp_path)]) == 1
-    assert '"torchkrr[vision]"' in capsys.readouterr().err
+def test_debug_shows_where_an_error_comes_from(tmp_path, capsys):
+    assert main(["evaluate", str(tmp_path / "m.krr"), "t.csv", "--debug"]) == 1
+    error = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in error
+    assert error.splitlines()[-1].startswith("torchkrr: The model")
 
 
-def test_poolings_are_those_of_the_library():
-    assert {*options.POOLINGS, None} == set(POOLINGS)
+def test_a_missing_package_names_the_extra(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    error = fails(capsys, "evaluate", "m.krr", "t.csv")
+    assert 'The command line needs pyarrow, which is not installed: pip install "torchkrr[cli]".' in error
