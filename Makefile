@@ -65,18 +65,14 @@ bench-uci: $(INSTALLED)
 
 # Heads on a frozen backbone, CIFAR-10: an hour and a half with the features; WEIGHTS is a folder of weight files. Goes on where it was.
 transfer: $(INSTALLED)
-	$(BIN)/torchkrr transfer --dataset cifar10 --backbone tf_efficientnet_lite0 --weights $(WEIGHTS)/tf_efficientnet_lite0.imagenet.safetensors \
-		--size 160 --budgets 100,300,1000,3000,10000,all --out runs/transfer-cifar10
+	$(BIN)/python -m paper.transfer --weights $(WEIGHTS)
 	cp runs/transfer-cifar10/report.md docs/results/transfer-cifar10.md
 	cp runs/transfer-cifar10/records.jsonl docs/results/transfer-cifar10.jsonl
 	cp runs/transfer-cifar10/figure.png docs/images/transfer-cifar10.png
 
 # Probing two frozen networks at five depths; goes on where it was.
 probe: $(INSTALLED)
-	$(BIN)/torchkrr probe --dataset cifar10 --backbone vgg16 --weights $(WEIGHTS)/vgg16_features.imagenet.fp16.safetensors --size 64 \
-		--train-limit 10000 --readouts sk,linear,knn --out runs/probe-vgg16
-	$(BIN)/torchkrr probe --dataset cifar10 --backbone tf_efficientnet_lite0 --weights $(WEIGHTS)/tf_efficientnet_lite0.imagenet.safetensors \
-		--size 96 --readouts sk,linear,knn --out runs/probe-lite0
+	$(BIN)/python -m paper.probing --weights $(WEIGHTS)
 	for name in vgg16 lite0; do cp runs/probe-$$name/report.md docs/results/probe-$$name.md; \
 		cp runs/probe-$$name/records.jsonl docs/results/probe-$$name.jsonl; done
 	cp runs/probe-vgg16/figure.png docs/images/probe-vgg16.png
@@ -85,16 +81,17 @@ probe: $(INSTALLED)
 # The reinforcement learning experiment, one thread for each run: CartPole, LunarLander with ten seeds, and with the last part alone; then its study
 # of variants. Both go on where they were.
 lander: $(INSTALLED)
-	$(BIN)/torchkrr lander --environment CartPole-v1 --episodes 600 --seeds 2 --stop-when-solved --out runs/cartpole
-	$(BIN)/torchkrr lander --agent both --seeds 10 --episodes 500 --out runs/lander
-	$(BIN)/torchkrr lander --agent dqk --seeds 5 --episodes 500 --set parts=last --set last_learning_rate=0.05 --out runs/lander-last
-	for name in cartpole lander lander-last; do for kind in md jsonl; do cp runs/$$name/lander.$$kind docs/results/$$name.$$kind; done; done
-	cp runs/lander/lander.png docs/images/lander.png
-	$(BIN)/torchkrr lander --watch runs/lander/dqk-seed4.pt --out docs/images/landing.gif
+	$(BIN)/python -m paper.lander --environment CartPole-v1 --episodes 600 --seeds 2 --stop-when-solved --out runs/cartpole
+	$(BIN)/python -m paper.lander --agent both --seeds 10 --episodes 500 --out runs/lander
+	$(BIN)/python -m paper.lander --agent dqk --seeds 5 --episodes 500 --parts last --last-learning-rate 0.05 --out runs/lander-last
+	for name in cartpole lander lander-last; do \
+		for kind in report.md records.jsonl; do cp runs/$$name/$$kind docs/results/$$name.$${kind##*.}; done; done
+	cp runs/lander/figure.png docs/images/lander.png
+	$(BIN)/python -m paper.lander --watch runs/lander/dqk-seed4.pt --out docs/images/landing.gif
 
 lander-study: $(INSTALLED)
-	$(BIN)/torchkrr lander --study --seeds 3 --episodes 200 --out runs/lander-study
-	for kind in md jsonl; do cp runs/lander-study/lander.$$kind docs/results/lander-study.$$kind; done
+	$(BIN)/python -m paper.lander --study --seeds 3 --episodes 200 --out runs/lander-study
+	for kind in report.md records.jsonl; do cp runs/lander-study/$$kind docs/results/lander-study.$${kind##*.}; done
 
 # What kernel parts contribute, of the agents that the two targets above have trained.
 lander-parts: $(INSTALLED)
@@ -103,11 +100,11 @@ lander-parts: $(INSTALLED)
 # Two small networks on CIFAR-10, five depths, five seeds, two heads each, then one of them on all images; goes on where it was.
 learn: $(INSTALLED)
 	for network in vgg-small vit-small; do \
-		$(BIN)/torchkrr learn --dataset cifar10 --network $$network --samples 1000 --seeds 5 --out runs/learn-$$network || exit 1; \
+		$(BIN)/python -m paper.learning --dataset cifar10 --network $$network --samples 1000 --seeds 5 --out runs/learn-$$network || exit 1; \
 		cp runs/learn-$$network/report.md docs/results/learn-$$network.md; \
 		cp runs/learn-$$network/records.jsonl docs/results/learn-$$network.jsonl; \
 		done
-	$(BIN)/torchkrr learn --dataset cifar10 --network vit-small --samples all --depths 0 --seeds 1 --epochs 20 --out runs/learn-vit-small-all
+	$(BIN)/python -m paper.learning --dataset cifar10 --network vit-small --samples all --depths 0 --seeds 1 --epochs 20 --out runs/learn-vit-small-all
 	for kind in report.md records.jsonl; do cp runs/learn-vit-small-all/$$kind docs/results/learn-vit-small-all.$${kind##*.}; done
 	cp runs/learn-vgg-small/figure.png docs/images/learn-vgg-small.png
 	cp runs/learn-vit-small/figure.png docs/images/learn-vit-small.png

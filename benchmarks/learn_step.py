@@ -3,8 +3,9 @@
     python -m benchmarks.learn_step
 
 VGG-16 of torchvision with random weights, cut after each of its five blocks, batch 64: forward, loss, backward, AdamW. Both
-heads step on networks of the same weights, by turns, in one run; best of all. The kernel readout is the default of `torchkrr
-learn`, leave-one-out in the batch; the other objectives are beside it. Writes `learn_step.jsonl` and `learn_step.md`.
+heads step on networks of the same weights, by turns, in one run; best of all. The kernel readout is the default of `python
+-m paper.learning`, leave-one-out in the batch; the other objectives are beside it. Writes `learn_step.jsonl` and
+`learn_step.md`.
 """
 
 from __future__ import annotations
@@ -17,20 +18,19 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+from paper.learning.config import OBJECTIVES, Config
+from paper.learning.heads import CentersHead, KernelHead, LinearHead, make_optimizer
+from paper.learning.networks import cut_network
 from torch import nn
 
 from benchmarks import harness
-from torchkrr.experiments.learn_config import OBJECTIVES, Config
-from torchkrr.experiments.learn_heads import CentersHead, KernelHead, LinearHead
-from torchkrr.experiments.learn_networks import cut_network
-from torchkrr.experiments.learn_optimizer import make_optimizer
 
 CLASSES = 10
 LIMIT = 1.5  # times the linear head's step
 
 
 def step_of(config: Config, images: torch.Tensor, labels: torch.Tensor) -> tuple[Callable[[], object], int]:
-    """A training step as `torchkrr learn` takes it, and the number of features."""
+    """A training step as `python -m paper.learning` takes it, and the number of features."""
     cut = cut_network(config)
     cut.backbone.train()
     head: nn.Module

@@ -2,9 +2,9 @@
 
     python -m benchmarks.q_parts runs/lander/*.pt
 
-Reads checkpoints of `torchkrr lander`. On states of each agent's memory: the size of the first kernel part beside the layer
-it is added to, the spread of the last part beside that of the action values, the spread of states in lengthscales, and the
-distance of a state to the nearest center in lengthscales. Writes `q_parts.jsonl`.
+Reads checkpoints of `python -m paper.lander`. On states of each agent's memory: the size of the first kernel part beside the
+layer it is added to, the spread of the last part beside that of the action values, the spread of states in lengthscales, and
+the distance of a state to the nearest center in lengthscales. Writes `q_parts.jsonl`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import functools
 import pathlib
 
 import torch
+from paper.checkpoints import read_checkpoint
+from paper.lander.agent import Agent
+from paper.lander.config import Config
+from paper.lander.games import Replay, make
 
 from benchmarks import harness
-from torchkrr.experiments.checkpoints import read_checkpoint
-from torchkrr.experiments.lander_agent import Agent
-from torchkrr.experiments.lander_config import Config
-from torchkrr.experiments.lander_games import make
-from torchkrr.experiments.lander_replay import Replay
 from torchkrr.models import KernelQNetwork
 
 STATES = 4000

@@ -2,8 +2,9 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.q_step
 
-Both agents of `torchkrr lander` learn from the same memory, by turns, on one thread: sampling, both networks, gradient,
-optimizer, target network. Median and best of all steps, and the same for choosing an action. Writes `q_step.jsonl`.
+Both agents of `python -m paper.lander` learn from the same memory, by turns, on one thread: sampling, both networks,
+gradient, optimizer, target network. Median and best of all steps, and the same for choosing an action. Writes
+`q_step.jsonl`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ import time
 
 import numpy as np
 import torch
+from paper.lander.agent import Agent
+from paper.lander.config import AGENTS, Config
+from paper.lander.games import TRAINING, Game, Replay, make, move, start
 
 from benchmarks import harness
-from torchkrr.experiments.lander_agent import Agent
-from torchkrr.experiments.lander_config import AGENTS, Config
-from torchkrr.experiments.lander_games import TRAINING, Game, make, move, start
-from torchkrr.experiments.lander_replay import Replay
 
 WARM_UP = 50
 

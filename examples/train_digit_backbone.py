@@ -28,10 +28,11 @@ from torch.nn import functional as F
 import torchkrr
 from torchkrr.kernels import Exponential
 from torchkrr.transforms import Compose, MeanDistance, UnitNorm
-from torchkrr.vision import open_dataset
-from torchkrr.vision.backbones import DIGIT_SIZE, DIGIT_WEIGHTS, DigitNetwork, open_backbone
+from torchkrr.vision import DigitNetwork, open_backbone, open_dataset
 
-FINE = 4 * DIGIT_SIZE  # black or white pixels of an edge
+WEIGHTS = pathlib.Path(torchkrr.__file__).parent / "vision" / "data" / "digits.safetensors"
+SIZE = 8  # pixels of an edge, as those of scikit-learn's digits
+FINE = 4 * SIZE  # black or white pixels of an edge
 FILES = {
     part: (f"{part}-images-idx3-ubyte.gz", f"{part}-labels-idx1-ubyte.gz")
     for part in ("train", "t10k")
@@ -120,7 +121,7 @@ def mnist_accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
 @torch.inference_mode()
 def digits_accuracy(name: str, weights: str | None = None) -> dict[str, float]:
     """Of a linear probe and of a kernel head on scikit-learn's digits, from all training pictures."""
-    backbone, split = open_backbone(name, size=DIGIT_SIZE, weights=weights), open_dataset("digits")
+    backbone, split = open_backbone(name, size=SIZE, weights=weights), open_dataset("digits")
     train_features, test_features = (backbone.model(backbone.prepare(part.read(range(len(part))))) for part in split)  # type: ignore[union-attr]
     linear = LogisticRegression(max_iter=5000).fit(train_features.numpy(), split.train.labels.numpy())
     transform = Compose(UnitNorm(), MeanDistance()).fit(train_features)
@@ -140,7 +141,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, default=None, help="use so many digits only")
-    parser.add_argument("--out", type=pathlib.Path, default=DIGIT_WEIGHTS)
+    parser.add_argument("--out", type=pathlib.Path, default=WEIGHTS)
     args = parser.parse_args()
     images, labels = (column[: args.limit] for column in read_mnist(args.mnist, "train"))
     model = train(images, labels, args.epochs, args.batch_size, args.seed)
@@ -156,7 +157,7 @@ def main() -> None:
         accuracy |= {f"scikit-learn's digits, {title}, {head}": score for head, score in scores.items()}
         print(title, scores)
     provenance = {
-        "what": "Weights of torchkrr.vision.backbones.DigitNetwork, in half precision.",
+        "what": "Weights of torchkrr.vision.DigitNetwork, in half precision.",
         "command": f"python examples/train_digit_backbone.py --mnist FOLDER --epochs {args.epochs} "
         f"--batch-size {args.batch_size} --seed {args.seed}" + (f" --limit {args.limit}" if args.limit else ""),
         "data": {

@@ -29,10 +29,8 @@ LAYERS = [
     {"estimators"},
     {"models"},
     {"distributed"},
-    {"experiments"},
+    {"vision"},
     {"diagnosis"},
-    {"commands"},
-    {"options"},
     {"cli"},
     {"__main__"},
 ]
@@ -118,7 +116,7 @@ def test_core_needs_only_torch_and_numpy():
     allowed = {"torch", "numpy", "safetensors", "tqdm", "torchkrr"}
     standard = sys.stdlib_module_names
     for path in PACKAGE.rglob("*.py"):
-        extra = {"estimators": {"sklearn", "scipy"}, "commands": {"pandas", "pyarrow", "sklearn"}}.get(
+        extra = {"estimators": {"sklearn", "scipy"}, "cli": {"pandas", "pyarrow", "sklearn"}}.get(
             path.parent.name, set()
         )
         for node in ast.walk(ast.parse(path.read_text())):

@@ -11,7 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "paper-to-code.md").read_text()
 PAPER = ROOT.parent / "shared" / "paper.tex"
-NAMES = sorted(set(re.findall(r"`(torchkrr(?:\.\w+)+)`", PAGE)))
+NAMES = sorted(set(re.findall(r"`((?:torchkrr|paper)(?:\.\w+)+)`", PAGE)))
 TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py::\w+)`", PAGE)))
 
 

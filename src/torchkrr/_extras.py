@@ -20,9 +20,9 @@ ADDS = {
     "cli": "torchkrr fit, predict and evaluate on CSV and Parquet files",
     "plot": "pictures of what was chosen",
     "vision": "torchkrr transfer and classify on images, with backbones of torchvision and timm",
-    "rl": "torchkrr lander: agents with kernels on games of Gymnasium",
+    "rl": "python -m paper.lander: agents with kernels on games of Gymnasium",
     "demo": "torchkrr transfer on digits, with the backbone that comes with the package",
-    "tensorboard": "torchkrr learn --tensorboard: curves while it trains",
+    "tensorboard": "python -m paper.learning --tensorboard: curves while it trains",
 }
 PACKAGE = "torchkrr"
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[(?P<extras>[^]]*)\])?(?P<range>[^;]*)(?:;(?P<marker>.*))?")

@@ -36,12 +36,14 @@ from .errors import FileError, KernelRidgeError
 __all__ = [
     "Record",
     "Records",
+    "Report",
     "Table",
     "fingerprint",
     "make_folder",
     "markdown_report",
     "read_records",
     "run_jobs",
+    "set_threads",
     "versions",
 ]
 

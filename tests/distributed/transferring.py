@@ -12,8 +12,7 @@ import sys
 
 from tests.distributed.commands import run
 
-from torchkrr.experiments import transfer
-from torchkrr.vision import readouts
+from torchkrr.vision import readouts, transfer
 from torchkrr.vision.selection import Search
 
 QUICK = Search(kernels=("exponential",), lengthscales=(1.0,), ridges=(1e-2,), num_neighbors=(10, 20), rows=60)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from torchkrr._extras import import_extra
 from torchkrr.errors import InputError, InputTypeError, ShapeError
-from torchkrr.experiments.extras import needed
 from torchkrr.models import Depths, Tapped, cut_stages, features_at, pool, tap
 from torchkrr.vision.backbones import import_torchvision
 
@@ -151,7 +151,7 @@ def test_one_tapped_network_inside_another(x):
 
 def test_networks_of_timm_and_torchvision():
     torchvision = import_torchvision("torchvision.models")
-    timm = needed("timm", "This test")
+    timm = import_extra("timm", "This test", extra="vision")
     x = torch.randn(1, 3, 32, 32)
     resnet = torchvision.resnet18().eval()
     maps = resnet.layer1(resnet.maxpool(resnet.relu(resnet.bn1(resnet.conv1(x)))))

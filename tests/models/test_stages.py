@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn.functional import dropout
 
+from torchkrr._extras import import_extra
 from torchkrr.errors import InputError, InputTypeError
-from torchkrr.experiments.extras import needed
 from torchkrr.models import cut_stages, pool
 from torchkrr.vision.backbones import import_torchvision
 
@@ -69,7 +69,7 @@ def test_vit_b_16_is_its_five_stages_and_its_head():
 )
 def test_networks_of_timm(name, sizes):
     choices = {"img_size": 64} if sizes is None else {}
-    network = needed("timm", "This test").create_model(name, num_classes=7, **choices).eval()
+    network = import_extra("timm", "This test", extra="vision").create_model(name, num_classes=7, **choices).eval()
     _, outputs = outputs_of_the_same(network, torch.randn(2, 3, 64, 64) * torch.tensor([1.0, 9.0]).view(2, 1, 1, 1))
     assert sizes is None or [maps.shape[-1] for maps in outputs] == sizes
 

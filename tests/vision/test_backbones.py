@@ -16,13 +16,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from torchkrr._extras import import_extra
-from torchkrr.errors import FileError, InputError, MissingExtraError, ShapeError
-from torchkrr.experiments import figures, thumbnails
-from torchkrr.vision import backbones
-from torchkrr.vision.backbones import DIGIT_WEIGHTS, DigitNetwork, open_backbone, wrap_backbone
+from torchkrr.errors import FileError, InputError, MissingExtraError
+from torchkrr.vision import backbones, figures, report
+from torchkrr.vision.backbones import DIGIT_WEIGHTS, open_backbone
 from torchkrr.vision.datasets import open_dataset
 from torchkrr.vision.images import Preparation, read_image
-from torchkrr.vision.weights import load_weights, read_weights
 
 SHARED = pathlib.Path(__file__).resolve().parents[2].parent / "shared" / "data" / "weights"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"needs real weights in {SHARED}")
@@ -166,59 +164,6 @@ def test_weights_of_a_part_make_that_part_the_backbone(small_network, name):
     assert deeper.num_features == 24
 
 
-def test_weights_that_do_not_fit_are_an_error_that_says_how(tmp_path):
-    state = DigitNetwork().state_dict()
-    name = next(iter(state))
-    torch.save({key: tensor for key, tensor in state.items() if key != name}, tmp_path / "missing.pth")
-    with pytest.raises(FileError, match=f"1 are missing \\({name}\\)"):
-        open_backbone("digits", weights=str(tmp_path / "missing.pth"))
-    torch.save({**state, "extra": torch.zeros(2)}, tmp_path / "foreign.pth")
-    with pytest.raises(FileError, match=r"1 do not belong to it \(extra\)"):
-        open_backbone("digits", weights=str(tmp_path / "foreign.pth"))
-    torch.save({**state, name: torch.zeros(2, 2)}, tmp_path / "shape.pth")
-    with pytest.raises(FileError, match=r"1 have another shape \(stem.0.weight \(2, 2\) instead of \(32, 1, 3, 3\)\)"):
-        open_backbone("digits", weights=str(tmp_path / "shape.pth"))
-
-
-def test_old_files_without_the_counters_of_batch_norm_load(tmp_path):
-    state = DigitNetwork().state_dict()
-    torch.save({key: tensor for key, tensor in state.items() if "num_batches" not in key}, tmp_path / "old.pth")
-    loaded = load_weights(DigitNetwork(), tmp_path / "old.pth").state_dict()
-    assert all(torch.equal(loaded[key], state[key]) for key in state)
-
-
-@pytest.mark.parametrize(
-    ("name", "contents", "words"),
-    [
-        ("gone.pth", None, "are not there"),
-        ("a.txt", b"x", r"must end in \.safetensors"),
-        ("a.pth", b"no weights", "cannot be read as a file of weights"),
-        ("a.safetensors", b"no weights at all", "is no safetensors file, or is damaged"),
-        ("list.pth", [torch.zeros(1)], "holds no state_dict"),
-        ("empty.pth", {}, "holds no state_dict"),
-    ],
-)
-def test_files_that_are_no_weights_are_errors(tmp_path, name, contents, words):
-    path = tmp_path / name
-    if isinstance(contents, bytes):
-        path.write_bytes(contents)
-    elif contents is not None:
-        torch.save(contents, path)
-    with pytest.raises(FileError, match=words):
-        read_weights(path)
-
-
-def test_a_pickle_that_runs_code_is_not_opened(tmp_path):
-    class Harm:
-        def __reduce__(self):
-            return (pathlib.Path.touch, (tmp_path / "harmed",))
-
-    torch.save({"weight": Harm()}, tmp_path / "harm.pth")
-    with pytest.raises(FileError, match="cannot be read as a file of weights"):
-        read_weights(tmp_path / "harm.pth")
-    assert not (tmp_path / "harmed").exists()
-
-
 @needs_shared
 def test_real_weights_of_efficientnet():
     path = SHARED / "tf_efficientnet_lite0.imagenet.safetensors"
@@ -284,7 +229,7 @@ def test_missing_packages_name_their_extra(monkeypatch):
     ("module", "ask", "words"),
     [
         ("matplotlib.figure", lambda: figures.new_figure((1, 1)), r"A figure needs matplotlib.*torchkrr\[plot\]"),
-        ("PIL.Image", lambda: thumbnails.data_uri(NOISE[0]), r"Pictures in a report needs PIL.*torchkrr\[demo\]"),
+        ("PIL.Image", lambda: report.thumbnail(NOISE[0]), r"Pictures in a report needs PIL.*torchkrr\[demo\]"),
         ("sklearn.datasets", lambda: open_dataset("digits"), r"The dataset digits needs sklearn.*torchkrr\[demo\]"),
         ("PIL.Image", lambda: read_image("a.png"), r"Reading images needs PIL.*torchkrr\[demo\]"),
     ],
@@ -323,32 +268,3 @@ def test_operators_are_declared_only_where_they_are_missing(monkeypatch, words, 
     else:
         assert backbones.import_torchvision() == "torchvision"
     assert declared == (["nms", "qnms"] if declares else [])
-
-
-@pytest.mark.parametrize("mode", ["bicubic", "bilinear"])
-@pytest.mark.parametrize("size", [20, 77])
-def test_resizing_is_that_of_pillow(mode, size):
-    smooth = np.asarray(Image.fromarray(NOISE[0]).resize((41, 31), Image.Resampling.BICUBIC))
-    found = Preparation(size, (0.0,) * 3, (1.0,) * 3, mode)([smooth])[0] * 255
-    square = Image.fromarray(smooth).crop((5, 0, 36, 31))
-    expected = np.asarray(square.resize((size, size), Image.Resampling[mode.upper()])).astype(np.float32)
-    assert float((found.permute(1, 2, 0) - torch.from_numpy(expected)).abs().max()) <= 1.01
-
-
-def test_a_picture_is_prepared_alike_in_any_company():
-    prepare = Preparation(24, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bicubic")
-    alone = torch.cat([prepare([picture]) for picture in NOISE])
-    assert torch.equal(prepare(list(NOISE)), alone)
-    assert torch.equal(prepare([*NOISE, np.zeros((9, 5, 3), dtype=np.uint8)])[:4], alone)
-    assert alone.is_contiguous(memory_format=torch.channels_last)
-    same = Preparation(32, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bicubic")(list(NOISE))
-    expected = (NOISE / 255 - np.array([0.1, 0.2, 0.3])) / np.array([0.4, 0.5, 0.6])
-    torch.testing.assert_close(same.permute(0, 2, 3, 1), torch.from_numpy(expected).float())
-
-
-@pytest.mark.parametrize("picture", [NOISE[0, ..., 0], NOISE[0].astype(np.float32), NOISE[0, :0]])
-def test_what_is_no_picture_is_an_error(picture):
-    with pytest.raises(ShapeError, match="An image must be"):
-        Preparation(8, (0.0,) * 3, (1.0,) * 3, "bicubic")([picture])
-    with pytest.raises(ShapeError, match="three numbers each"):
-        wrap_backbone(nn.Flatten(), name="x", size=8, mean=(0.5,))

@@ -1,29 +1,27 @@
 """Probing runs from pictures to report: every depth, records that resume, limits, errors."""
 
+import importlib
 import os
 import re
 
 import numpy as np
 import pytest
 import torch
-from tests.experiments.labelled import write_features, write_folder
-from tests.experiments.test_transfer import numbers
+from tests.vision.labeled import write_features, write_folder
+from tests.vision.test_transfer import numbers
 
 from torchkrr.cli import main
 from torchkrr.errors import InputError
-from torchkrr.experiments import probe, probe_runs
-from torchkrr.experiments.figures import LIGHT
-from torchkrr.experiments.probe_config import ProbeConfig
-from torchkrr.experiments.probe_figure import draw_depths
-from torchkrr.experiments.probe_inputs import limited, read_probe_inputs
-from torchkrr.experiments.probe_network import open_depths
-from torchkrr.experiments.probe_summary import findings, grids, summarize_depths
-from torchkrr.experiments.records import read_records
 from torchkrr.models import Depths
 from torchkrr.nn import LocalKernelRidge
+from torchkrr.runs import read_records
 from torchkrr.vision.backbones import DigitNetwork
 from torchkrr.vision.datasets import open_dataset
+from torchkrr.vision.figures import LIGHT, draw_depths
+from torchkrr.vision.probe import ProbeConfig, limited, open_depths, read_inputs
+from torchkrr.vision.summary import findings, grids, summarize
 
+probe = importlib.import_module("torchkrr.vision.probe")  # not the function of this name
 LAYERS = ["top", "top.0", "middle", "middle.0", "stem"]
 
 
@@ -46,7 +44,7 @@ def test_a_run_leaves_everything_at_every_depth(outcome):
     assert set(os.listdir(outcome.out)) == {"records.jsonl", "figure.png", "report.html", "report.md", "features"}
     assert len(outcome.records) == 5 * (2 + 1) * 2  # depths, runs of the two sizes, readouts
     assert [cell.layer for cell in outcome.cells[::4]] == LAYERS
-    assert [(cell.cell.budget, cell.cell.num_seeds) for cell in outcome.cells[:2]] == [(60, 2), (200, 1)]
+    assert [(cell.budget, cell.num_seeds) for cell in outcome.cells[:2]] == [(60, 2), (200, 1)]
     assert all(0.5 < record["accuracy"] <= 1 for record in outcome.records if record["discarded"] < 3)
 
 
@@ -55,11 +53,11 @@ def test_one_pass_over_the_pictures_serves_all_depths(outcome):
     inputs = outcome.inputs
     assert inputs.train.features.shape == (200, 128 + 64 + 48 + 48 + 32)
     pictures = open_dataset(str(outcome.inputs.train.source.root), test_share=0.2).test
-    network = open_depths("digits")
-    batch = network.backbone.prepare(pictures.read(range(len(pictures))))
+    backbone, depths = open_depths("digits")
+    batch = backbone.prepare(pictures.read(range(len(pictures))))
     with torch.inference_mode():
-        vectors = network.backbone.model.vectors(batch)
-    for depth, expected in zip(network.depths, reversed(vectors), strict=True):
+        vectors = backbone.model.vectors(batch)
+    for depth, expected in zip(depths, reversed(vectors), strict=True):
         torch.testing.assert_close(inputs.at(depth).test.features, expected)
 
 
@@ -78,7 +76,7 @@ def test_a_record_says_what_was_measured(outcome):
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(data, outcome, tmp_path, monkeypatch):
-    solve, done = probe_runs.solve_at, []
+    solve, done = probe.solve_at, []
 
     def stopping(*given):
         if len(done) == 7:
@@ -87,10 +85,10 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(data, outcome, tmp_p
         return solve(*given)
 
     asked = config(data, tmp_path, cache=str(outcome.out / "features"))
-    monkeypatch.setattr(probe_runs, "solve_at", stopping)
+    monkeypatch.setattr(probe, "solve_at", stopping)
     with pytest.raises(KeyboardInterrupt):
         probe.run(asked)
-    monkeypatch.setattr(probe_runs, "solve_at", solve)
+    monkeypatch.setattr(probe, "solve_at", solve)
     with open(tmp_path / "records.jsonl", "a") as file:  # as if it had been killed a little later
         file.write('{"key": "half a li')
     resumed = probe.run(asked)
@@ -101,12 +99,12 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(data, outcome, tmp_p
 
 
 def test_a_limit_takes_so_many_pictures_of_all_classes(data, tmp_path):
-    found = read_probe_inputs(config(data, tmp_path, train_limit=50))
+    found = read_inputs(config(data, tmp_path, train_limit=50))
     assert found.train.features.shape[0] == 50
     assert "50 of 200 training and 50 test examples" in found.text
     counts, everything = (torch.bincount(labels) for labels in (found.train.labels, open_dataset(str(data)).train.labels))
     assert (counts - everything / 4).abs().max() <= 1.5
-    whole = read_probe_inputs(config(data, tmp_path))
+    whole = read_inputs(config(data, tmp_path))
     rows = torch.tensor(found.train.source.rows)
     torch.testing.assert_close(found.train.features, whole.train.features[rows])
     assert torch.equal(found.train.labels, whole.train.labels[rows])
@@ -129,27 +127,27 @@ def test_pooling_and_layers_are_choices_that_are_reported(data, tmp_path):
 
 
 def test_flattened_maps_beyond_a_size_are_projected():
-    network = open_depths("digits", layers=("stem", "middle"), pooling="flatten")
-    assert [depth.num_features for depth in network.depths] == [768, 2048]
+    _, depths = open_depths("digits", layers=("stem", "middle"), pooling="flatten")
+    assert [depth.num_features for depth in depths] == [768, 2048]
     model = Depths(DigitNetwork(), ["stem", "middle"], "flatten", most=1000)
     assert [vector.shape[1] for vector in model.vectors(torch.zeros(1, 3, 8, 8))] == [1000, 768]
 
 
 def test_cells_are_means_and_extremes_over_seeds(outcome):
     own = [r for r in outcome.records if (r["readout"], r["budget"], r["discarded"]) == ("sk", 60, 4)]
-    cell = next(c for c in outcome.cells if (c.cell.readout, c.cell.budget, c.discarded) == ("sk", 60, 4))
-    assert cell.cell.accuracy == pytest.approx(np.mean([record["accuracy"] for record in own]))
+    cell = next(c for c in outcome.cells if (c.readout, c.budget, c.discarded) == ("sk", 60, 4))
+    assert cell.accuracy == pytest.approx(np.mean([record["accuracy"] for record in own]))
     assert cell.indicator == pytest.approx(np.mean([record["indicator"] for record in own]))
     assert (cell.indicator_lowest, cell.indicator_highest) == tuple(sorted(record["indicator"] for record in own))
 
 
 def test_the_best_depth_is_named_with_what_the_whole_network_reaches(outcome):
     made = [dict(r, accuracy=0.9 if r["discarded"] == 2 else 0.5) for r in outcome.records if r["budget"] == 200]
-    cells = summarize_depths(made)
+    cells = summarize(made)
     assert grids(cells)[0].best("SK").layer == "middle"
     expected = "With 200 training examples SK is best with 2 stages discarded (up to middle): 90.0 %, against 50.0 %"
     assert findings(cells)[0].startswith(expected)
-    level = summarize_depths([dict(record, accuracy=0.5) for record in made])
+    level = summarize([dict(record, accuracy=0.5) for record in made])
     assert findings(level)[0] == "With 200 training examples SK is best with no stage discarded: 50.0 %."
 
 
@@ -160,10 +158,10 @@ def test_the_figure_shows_means_and_extremes_and_the_indicator(outcome):
     assert (len(small.containers), len(large.containers)) == (2, 2)
     assert all(container.has_yerr for container in small.containers)  # two seeds
     assert not any(container.has_yerr for container in large.containers)  # one run
-    expected = [100 * c.cell.accuracy for c in outcome.cells if (c.cell.readout, c.cell.budget) == ("sk", 200)]
+    expected = [100 * c.accuracy for c in outcome.cells if (c.readout, c.budget) == ("sk", 200)]
     assert large.containers[0].lines[0].get_ydata() == pytest.approx(expected)
     shown = indicator.lines[-1].get_ydata()
-    assert shown == pytest.approx([c.indicator for c in outcome.cells if (c.cell.readout, c.cell.budget) == ("sk", 200)])
+    assert shown == pytest.approx([c.indicator for c in outcome.cells if (c.readout, c.budget) == ("sk", 200)])
 
 
 def test_the_page_stands_alone_and_holds_what_was_recorded(outcome, tmp_path):
@@ -173,7 +171,7 @@ def test_the_page_stands_alone_and_holds_what_was_recorded(outcome, tmp_path):
     assert "some &lt;digits&gt;: digits at depth" in text
     assert "$" not in re.sub(r"data:[^\"]*", "", text)
     for cell in outcome.cells:
-        assert f"{100 * cell.cell.accuracy:.1f}" in text
+        assert f"{100 * cell.accuracy:.1f}" in text
         assert cell.indicator is None or f"{cell.indicator:.3f}" in text
     assert str(outcome.out.parent) not in text
 
@@ -190,7 +188,7 @@ def test_the_command_prints_a_table(data, outcome, tmp_path, capsys):
     text = (tmp_path / "report.md").read_text()
     command = f"torchkrr probe --dataset '{data.name}' --backbone digits --sizes 60,all --seeds 2 --readouts sk,knn"
     assert f"Made by `{command}`" in text
-    assert all(f"{100 * cell.cell.accuracy:.1f}" in text for cell in outcome.cells)
+    assert all(f"{100 * cell.accuracy:.1f}" in text for cell in outcome.cells)
     assert main([*given, "--layers", "stem,tip"]) == 1
     assert "has no layer 'tip'" in capsys.readouterr().err
 

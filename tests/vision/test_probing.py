@@ -1,14 +1,16 @@
 """One call in a notebook: what it gives, what it leaves alone, what it says about bad input."""
 
+import importlib
+
 import pytest
 import torch
-from tests.experiments.labelled import digits
+from tests.vision.labeled import digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchkrr
 from torchkrr.errors import InputError, InputTypeError, ShapeError
-from torchkrr.experiments.probing import probe
+from torchkrr.vision.probing import probe
 
 
 @pytest.fixture
@@ -36,10 +38,11 @@ def test_the_result_is_a_table_a_figure_and_numbers(network):
         (2, "0", 64),
     ]
     assert len(result.records) == 3 * (2 + 1) * 2
-    sizes = {(cell.cell.budget, cell.cell.num_seeds) for cell in result.cells}
+    sizes = {(cell.budget, cell.num_seeds) for cell in result.cells}
     assert sizes == {(60, 2), (300, 1)}
     assert result.best.layer in ("0", "2")  # two numbers hold less
-    assert result.best.cell.accuracy == max(cell.cell.accuracy for cell in result.cells if cell.cell.budget == 300) > 0.8
+    assert result.best.cell.accuracy == result.best.accuracy
+    assert result.best.accuracy == max(cell.accuracy for cell in result.cells if cell.budget == 300) > 0.8
     assert "accuracy in % with 300 training examples" in result.table
     assert result.table in repr(result)
     assert "pooling: mean" in repr(result)
@@ -99,6 +102,9 @@ def test_one_example_is_not_enough(network):
 
 def test_the_top_level_name_is_the_same():
     assert torchkrr.probe is probe
+    assert torchkrr.vision.probe is probe
+    importlib.import_module("torchkrr.vision.probe")
+    assert torchkrr.vision.probe is probe
 
 
 @pytest.mark.parametrize(

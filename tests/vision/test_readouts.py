@@ -1,35 +1,32 @@
 """Each readout beside a formula, a loop, or another library."""
 
-import io
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression as Oracle
 from sklearn.preprocessing import StandardScaler
-from tests.experiments.labelled import digits, training
+from tests.vision.labeled import digits, training
 from torch.nn.functional import cross_entropy
 
 from torchkrr import functional as F
-from torchkrr._progress import Progress
 from torchkrr.errors import InputError
 from torchkrr.kernels import default_kernel
 from torchkrr.neighbors import nearest
-from torchkrr.tuning import local_leave_one_out
-from torchkrr.vision.baselines import LogisticRegression, TrainedHead
 from torchkrr.vision.readouts import (
     READOUTS,
     BlendedReadout,
     HierarchicalReadout,
     LocalReadout,
+    LogisticRegression,
     SelectedReadout,
+    TrainedHead,
     Training,
     WeightedNeighbors,
     quality,
     readout_named,
 )
-from torchkrr.vision.selection import Search, choose, fewer_features
+from torchkrr.vision.selection import Search, choose
 
 SMALL = Search(
     maps=("unit norm", "standardize"),
@@ -174,26 +171,6 @@ def test_a_class_without_examples_is_never_predicted():
         assert not (scores.argmax(1) == 3).any()
 
 
-def test_what_is_chosen_has_the_least_loss_of_leave_one_out():
-    train = training(120)
-    choice = choose(train, SMALL)
-    assert choice.map in sorted(choice.screened, key=choice.screened.get)[: SMALL.finalists]
-    best = choice.selection
-    alone = [choose(train, replace(SMALL, maps=(name,))).selection.score for name in SMALL.maps]
-    assert best.score == min(alone)
-    rows = torch.randperm(120, generator=torch.Generator().manual_seed(train.seed))[: SMALL.rows]
-
-    def loss(num_neighbors, ridge):
-        left_out = local_leave_one_out(
-            train.features, train.one_hot(), num_neighbors, kernel=best.kernel, ridge=ridge, rows=rows
-        )
-        return float(cross_entropy(left_out.means / best.temperature, train.labels[rows]))
-
-    assert loss(best.num_neighbors, best.ridge) == pytest.approx(best.score, abs=2 / SMALL.rows)
-    for other in SMALL.num_neighbors:
-        assert loss(other, best.ridge) > best.score - 2 / SMALL.rows
-
-
 def test_a_choice_is_plain_and_its_layer_predicts_with_it():
     fitted = SelectedReadout(SMALL).fit(training(120))
     assert fitted.layer.num_neighbors == fitted.chosen["num_neighbors"]
@@ -206,37 +183,4 @@ def test_names_that_do_not_exist_are_errors():
     with pytest.raises(InputError, match=r"no readout 'skk'\. Choose from linear, mlp"):
         readout_named("skk")
     with pytest.raises(InputError, match=r"no normalizing map 'unit'\. Choose from unit norm"):
-        choose(training(20), Search(maps=("unit",)))
-
-
-def test_points_in_fewer_dimensions_keep_their_distances_and_so_does_what_is_chosen(monkeypatch):
-    data = training(60)
-    generator = torch.Generator().manual_seed(0)
-    wide = data._replace(features=(data.features @ torch.randn(64, 300, generator=generator)).relu())
-    fewer = fewer_features(wide.features)
-    assert fewer.shape == (60, 60)
-    found, expected = (torch.cdist(x.double(), x.double()) for x in (fewer, wide.features))
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
-    assert fewer_features(fewer) is fewer
-    quick = choose(wide, SMALL)
-    monkeypatch.setattr("torchkrr.vision.selection.fewer_features", lambda x: x)
-    slow = choose(wide, SMALL)
-    assert quick.map == slow.map
-    for name in ("num_neighbors", "ridge", "temperature"):
-        assert getattr(quick.selection, name) == getattr(slow.selection, name)
-    assert quick.selection.score == pytest.approx(slow.selection.score, rel=1e-4)
-    assert quick.selection.kernel(wide.features[:2], wide.features).shape == (2, 60)  # the kernel is one of all features
-
-
-def test_a_progress_line_shows_at_once_what_begins():
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    with Progress("readouts", 2, shown=True, stream=Terminal()) as bar:
-        bar.advance(0, note="SK, 100 labels")
-        assert "0/2 in 0 s  SK, 100 labels" in bar._stream.getvalue()
-        bar.advance(note="SK, 100 labels: 90.0 %")
-        bar.advance(0, note="SK, selected, 100 labels")
-        assert "1/2" in bar._stream.getvalue()
-        assert "SK, selected, 100 labels" in bar._stream.getvalue()
+        choose(torch.rand(20, 3), torch.eye(20), Search(maps=("unit",)), seed=0)

@@ -8,13 +8,11 @@ import subprocess
 import numpy as np
 import pytest
 import torch
-from tests.experiments.labelled import write_features, write_folder
-from tests.experiments.test_transfer import QUICK, config
+from tests.vision.labeled import write_features, write_folder
+from tests.vision.test_transfer import QUICK, config
 
-from torchkrr.experiments import transfer
-from torchkrr.experiments.examining import confusion_matrix, examine
-from torchkrr.experiments.report import page
-from torchkrr.vision import readouts
+from torchkrr.vision import readouts, transfer
+from torchkrr.vision.report import examine, transfer_page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
@@ -74,10 +72,10 @@ def test_mistakes_show_the_images_that_explain_them(outcome):
     features, labels = inputs.test.features, (inputs.test.labels + 1) % 10  # all of them wrong
     examined = examine(head, features, labels)
     assert examined.accuracy < 0.1
-    confidences = [mistake.found.probability for mistake in examined.mistakes]
+    confidences = [mistake.classification.probability for mistake in examined.mistakes]
     assert confidences == sorted(confidences, reverse=True)
     assert not examined.doubtful
-    text = page(inputs, outcome.records, head, examined, outcome.made)
+    text = transfer_page(inputs, outcome.records, head, examined, outcome.head_summary)
     assert text.count('class="mistake"') == 12
     shown = set(re.findall(r'<img class=pixels alt="([^"]*)" src="data:image/png;base64,([^"]*)"', text))
     assert len(shown) > 20
@@ -85,7 +83,7 @@ def test_mistakes_show_the_images_that_explain_them(outcome):
     names = {name.replace("&lt;", "<").replace("&gt;", ">") for name, _ in shown}
     for mistake in examined.mistakes:
         assert inputs.test.source.describe(mistake.row) in names
-        assert {because.item for because in mistake.found.because} <= names
+        assert {because.item for because in mistake.classification.because} <= names
 
 
 def test_groups_and_confusions_count_every_example_once(outcome):
@@ -93,15 +91,18 @@ def test_groups_and_confusions_count_every_example_once(outcome):
     examined = examine(head, inputs.test.features, inputs.test.labels)
     assert sum(group.size for group in examined.groups) == 40 == int(examined.confusion.sum())
     assert len(examined.mistakes) + len(examined.doubtful) == 12
-    assert all(shown.found.label == shown.truth for shown in examined.doubtful)
-    doubts = [shown.found.probability for shown in examined.doubtful]
+    assert all(shown.classification.label == shown.truth for shown in examined.doubtful)
+    doubts = [shown.classification.probability for shown in examined.doubtful]
     assert doubts == sorted(doubts)
     indicators = [group.indicator for group in examined.groups]
     assert indicators == sorted(indicators)
     right = sum(group.size * group.accuracy for group in examined.groups)
     assert right == pytest.approx(float(examined.confusion.diagonal().sum())) == pytest.approx(40 * examined.accuracy)
-    found = confusion_matrix(torch.tensor([0, 2, 2]), torch.tensor([1, 2, 0]), 3)
-    assert found.tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 1]]
+    expected = torch.zeros(10, 10, dtype=torch.int64)
+    predicted = head.probabilities(inputs.test.features).argmax(1)
+    for truth, label in zip(inputs.test.labels.tolist(), predicted.tolist(), strict=True):
+        expected[truth, label] += 1
+    assert torch.equal(examined.confusion, expected)
 
 
 def test_many_classes_are_listed_instead_of_a_matrix(tmp_path, outcome):
@@ -111,7 +112,7 @@ def test_many_classes_are_listed_instead_of_a_matrix(tmp_path, outcome):
     examined = examine(outcome.head, outcome.inputs.test.features, outcome.inputs.test.labels)
     head = outcome.head._replace(classes=names)
     examined = examined._replace(confusion=confusion, mistakes=[], doubtful=[])
-    text = page(outcome.inputs, outcome.records, head, examined, outcome.made)
+    text = transfer_page(outcome.inputs, outcome.records, head, examined, outcome.head_summary)
     assert "<td>class 3</td><td>class 5</td><td>7</td><td>7</td>" in text
     assert 'class="matrix"' not in text
     assert "makes none" in text
@@ -150,4 +151,6 @@ def test_a_page_on_features_names_rows(tmp_path, monkeypatch):
     monkeypatch.setitem(readouts.READOUTS, "sk-select", entry._replace(readout=readouts.SelectedReadout(QUICK)))
     found = transfer.run(config(write_features(tmp_path / "some.npz", 200), tmp_path / "out", seeds=1, readouts=("knn",)))
     examined = examine(found.head, found.inputs.test.features, (found.inputs.test.labels + 1) % 10)
-    assert re.search(r"row \d+ of the training part", page(found.inputs, found.records, found.head, examined, found.made))
+    assert re.search(
+        r"row \d+ of the training part", transfer_page(found.inputs, found.records, found.head, examined, found.head_summary)
+    )

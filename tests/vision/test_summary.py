@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from torchkrr.experiments.summary import summarize, text_table
+from torchkrr.vision.summary import summarize, text_table
 
 ACCURACIES = (0.8, 0.9, 0.85)
 
@@ -16,6 +16,7 @@ def record(readout, budget, seed, accuracy, log_loss=None):
         "title": readout.upper(),
         "budget": budget,
         "seed": seed,
+        "num_features": 64,
         "accuracy": accuracy,
         "log_loss": log_loss,
         "seconds": seconds,

@@ -14,17 +14,16 @@ import numpy as np
 import pytest
 import torch
 from tests.cli.running import fails
-from tests.experiments.labelled import write_features, write_folder
+from tests.vision.labeled import write_features, write_folder
 
 from torchkrr.cli import main
 from torchkrr.errors import InputError
-from torchkrr.experiments import transfer
-from torchkrr.experiments.config import Config
-from torchkrr.experiments.heads import read_head
-from torchkrr.experiments.records import read_records
+from torchkrr.runs import read_records
 from torchkrr.tuning.scores import TEMPERATURES
-from torchkrr.vision import readouts
+from torchkrr.vision import readouts, transfer
+from torchkrr.vision.heads import read_head
 from torchkrr.vision.selection import Search
+from torchkrr.vision.transfer import TransferConfig
 
 QUICK = Search(kernels=("exponential",), lengthscales=(1.0,), ridges=(1e-2,), num_neighbors=(10, 20), rows=60)
 FILES = {"records.jsonl", "figure.png", "report.html", "report.md", "head.safetensors"}
@@ -38,7 +37,7 @@ def _quick_selection(monkeypatch):
 
 def config(data, out, **changes):
     given = {"budgets": (50, None), "seeds": 2, "readouts": ("sk", "knn", "sk-select"), **changes}
-    return Config(dataset=str(data), out=str(out), **given)
+    return TransferConfig(dataset=str(data), out=str(out), **given)
 
 
 def numbers(records):
@@ -123,9 +122,9 @@ def test_a_head_of_another_run_is_replaced_and_a_lost_one_made_again(tmp_path):
 def test_the_head_is_one_of_the_readouts_or_the_one_asked_for(tmp_path, readouts, asked, expected):
     given = config(write_features(tmp_path / "some.npz", 150), tmp_path / "out", budgets=(50,), seeds=1, readouts=readouts)
     found = transfer.run(dataclasses.replace(given, head=asked))
-    assert found.made.readout == expected
+    assert found.head_summary.readout == expected
     assert found.head.key == transfer.case_key(transfer.Case(expected, 50, 0), found.inputs)
-    assert [r["accuracy"] for r in found.records if r["readout"] == expected] in ([found.made.accuracy], [])
+    assert [r["accuracy"] for r in found.records if r["readout"] == expected] in ([found.head_summary.accuracy], [])
     assert read_head(tmp_path / "out" / "head.safetensors").key == found.head.key
 
 
@@ -260,11 +259,11 @@ def test_a_budget_larger_than_the_data_is_said_to_be(tmp_path, capsys):
 
 def test_a_run_of_nothing_is_an_error():
     with pytest.raises(InputError, match="at least one budget and one readout"):
-        Config(budgets=())
+        TransferConfig(budgets=())
     with pytest.raises(InputError, match="seeds must be at least 1, got 0"):
-        Config(seeds=0)
+        TransferConfig(seeds=0)
 
 
 def test_the_backbone_follows_the_data_unless_it_is_named():
-    assert [Config().network, Config(dataset="photos").network] == ["digits", "resnet18"]
-    assert Config(dataset="photos", backbone="identity").network == "identity"
+    assert [TransferConfig().network, TransferConfig(dataset="photos").network] == ["digits", "resnet18"]
+    assert TransferConfig(dataset="photos", backbone="identity").network == "identity"

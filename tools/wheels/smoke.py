@@ -44,6 +44,10 @@ TABLE = """
 rows = [f"{a},{b},{a + b}" for a in range(9) for b in range(9)]
 (folder / "t.csv").write_text("a,b,y\\n" + "\\n".join(rows) + "\\n")
 """
+# The paper's experiments stay in the repository: no wheel has them.
+PAPER = f"""
+sys.path.insert(0, {str(ROOT)!r})
+"""
 EXTRAS = {
     "faiss": """
 index = torchkrr.neighbors.FaissIndex("Flat").build(points)
@@ -78,18 +82,22 @@ from torchkrr.vision import open_backbone
 backbone = open_backbone("resnet18", random_weights=True, size=32)
 backbone = open_backbone("timm/resnet10t", random_weights=True, size=32)
 """,
-    "rl": """
-small = ("--set", "hidden=16", "--set", "num_centers=8", "--set", "random_states=100", "--evaluation-episodes", "1")
+    "rl": PAPER
+    + """
+from paper.lander.__main__ import main as lander
+small = ("--hidden", "16", "--num-centers", "8", "--random-states", "100", "--evaluation-episodes", "1")
 game = ("--environment", "LunarLander-v3", "--processes", "1", "--seeds", "1", "--episodes", "1")
-command("lander", *game, *small, "--agent", "dqk", "--out", folder / "lander")
+if lander([*game, *small, "--agent", "dqk", "--out", str(folder / "lander")]):
+    raise SystemExit(1)
 """,
     "demo": """
 command("transfer", "--dataset", "digits", "--budgets", "30", "--seeds", "1", "--readouts", "sk", "--out", folder / "demo")
 assert (folder / "demo" / "head.safetensors").exists()
 """,
-    "tensorboard": """
-from torchkrr.experiments.learn_board import Board
-with Board(folder / "curves", shown=True):
+    "tensorboard": PAPER
+    + """
+from paper.learning.runs import tensorboard
+with tensorboard(folder / "curves", 0, shown=True):
     pass
 assert list((folder / "curves").iterdir())
 """,

@@ -1,6 +1,6 @@
 """Images to features: backbones, data sets, cached features, readouts on them, and probing."""
 
-from .backbones import Backbone, open_backbone, open_network, wrap_backbone
+from .backbones import Backbone, DigitNetwork, open_backbone, open_network, wrap_backbone
 from .datasets import Split, open_dataset
 from .features import Extraction, extract
 from .images import FeatureSet, ImageArray, ImageFiles, Images, ImageSubset, Preparation, read_image
@@ -9,6 +9,7 @@ from .weights import load_weights, read_weights
 
 __all__ = [
     "Backbone",
+    "DigitNetwork",
     "Extraction",
     "FeatureSet",
     "ImageArray",

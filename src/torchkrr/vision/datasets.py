@@ -210,12 +210,9 @@ def _open_archive(
     parts = [part for part in data if data[part] is not None]
     if parts not in ([""], ["_train", "_test"]):
         raise FileError(f"{path} has arrays whose part is not clear: {received}. {ARCHIVE}.")
-    encoded = [_checked_labels(path, labels[part], len(data[part])) for part in parts]
     if class_names is None and "classes" in arrays:
         class_names = [str(word) for word in arrays["classes"].ravel().tolist()]
-        if len(set(class_names)) != len(class_names):
-            raise FileError(f"{path} has the same name twice in `classes`.")
-    classes, rows = _classes_of(path, np.concatenate(encoded), class_names)
+    classes, rows = _encode(path, [(labels[part], len(data[part])) for part in parts], class_names)
     if parts == [""]:
         chosen = stratified_split(str(path), rows, classes, test_share=test_share, seed=seed)
         pieces = [(data[""][part.numpy()], rows[part]) for part in chosen]
@@ -249,25 +246,22 @@ def _array(path: pathlib.Path, arrays: dict[str, Array], stems: tuple[str, ...],
     return arrays[names[0]] if names else None
 
 
-def _checked_labels(path: pathlib.Path, labels: Array, count: int) -> Array:
-    labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-    if labels.shape != (count,):
-        raise FileError(f"{path} has labels of shape {labels.shape} for {count} rows. Expected one label for each row.")
-    if not (np.issubdtype(labels.dtype, np.integer) or labels.dtype.kind in "US"):
-        raise FileError(f"{path} has labels of {labels.dtype}. Expected integers or words.")
-    return labels
-
-
-def _classes_of(path: pathlib.Path, labels: Array, class_names: list[str] | None) -> tuple[list[str], Tensor]:
-    """The names of the classes, and the row of each label among them."""
-    classes, rows = encode_labels(labels)
-    if class_names is not None and labels.dtype.kind not in "US":
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(class_names):
+def _encode(path: pathlib.Path, labels: list[tuple[Array, int]], class_names: list[str] | None) -> tuple[list[str], Tensor]:
+    """The names of the classes, and the row of each label among them; from labels and the number of rows of each part."""
+    for array, count in labels:
+        if array.shape not in ((count,), (count, 1)):
+            raise FileError(f"{path} has labels of shape {array.shape} for {count} rows. Expected one label for each row.")
+        if not (np.issubdtype(array.dtype, np.integer) or array.dtype.kind in "US"):
+            raise FileError(f"{path} has labels of {array.dtype}. Expected integers or words.")
+    joined = np.concatenate([array.ravel() for array, _ in labels])
+    classes, rows = encode_labels(joined)
+    if class_names is not None and len(joined) and joined.dtype.kind not in "US":
+        if len(set(class_names)) != len(class_names) or not 0 <= joined.min() <= joined.max() < len(class_names):
             raise FileError(
-                f"{path} has labels from {labels.min()} to {labels.max()}, but {len(class_names)} names in `classes`. "
-                "Labels must be rows of it, from 0."
+                f"{path} has labels from {joined.min()} to {joined.max()}, but {len(set(class_names))} names in `classes`. "
+                "Labels must be rows of it, from 0, and no name may be there twice."
             )
-        classes, rows = class_names, torch.from_numpy(labels.astype(np.int64))
+        classes, rows = class_names, torch.from_numpy(joined.astype(np.int64))
     check_classes(str(path), [classes[row] for row in rows.unique().tolist()])
     return classes, rows
 
@@ -308,13 +302,13 @@ def _digits(test_share: float, seed: int) -> Split:
     bundled = import_extra("sklearn.datasets", "The dataset digits", extra="demo").load_digits()
     pixels = np.round(bundled.images * (255 / 16)).astype(np.uint8)  # counts from 0 to 16
     labels, classes = torch.from_numpy(bundled.target.astype(np.int64)), [str(digit) for digit in range(10)]
-    rows = stratified_split("digits", labels, classes, test_share=test_share, seed=seed)
-    return Split(
-        *(
-            ImageArray("digits", classes, labels[part], pixels[part.numpy()], part=name)
-            for part, name in zip(rows, PARTS, strict=True)
+    train, test = (
+        ImageArray("digits", classes, labels[rows], pixels[rows.numpy()], part=part)
+        for part, rows in zip(
+            PARTS, stratified_split("digits", labels, classes, test_share=test_share, seed=seed), strict=True
         )
     )
+    return Split(train, test)
 
 
 def _cifar10() -> Split:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import pathlib
 import re
@@ -12,29 +11,25 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from .. import __version__
 from .._checks import check_at_least_one, check_device, check_finite
 from .._chunking import new_pool, ranges
-from .._files import replacing
 from ..distributed.launch import SINGLE_PROCESS, SingleProcess
 from ..errors import FileError, InputError, ShapeError
-from ..runs import fingerprint
+from ..runs import Record, Records, fingerprint, versions
 from .backbones import Backbone, open_backbone
 from .datasets import open_dataset
 from .images import FeatureSet, Images
 
-if TYPE_CHECKING:
-    from .transfer import TransferConfig
-
 AHEAD = 2  # batches loaded while one is computed
 BYTES = 4  # of a number in float32
-Line = dict[str, Any]  # of a journal
+HEADER = "header"  # key of the first record of a journal
+SETTINGS = ("size", "layer", "pooling", "random_weights")  # of a backbone, beside its name and weights
 
 
 class Extraction(NamedTuple):
@@ -114,101 +109,30 @@ def extract(
     check_device(device)
     if not len(images):
         raise InputError(f"{images.name} has no images.")
-    fingerprints = team.first(lambda: {"backbone": backbone.fingerprint, "images": images.fingerprint})
-    cached = CachedFeatures(cache, (images.name, backbone.name), fingerprints, (len(images), backbone.num_features))
-    batch_size, done = team.first(cached.open, batch_size, {"images": images.name, "backbone": backbone.text})
+    header = team.first(_new_header, backbone, images, batch_size)
+    data, journal = team.first(_cache_files, cache, (images.name, backbone.name, *header["fingerprints"].values()))
+    batch_size, done = team.first(_finished_batches, data, journal, header)
     batches = ranges(len(images), batch_size)
     reused = len(done) == len(batches)
     if not reused:
-        done = _compute(backbone, images, cached, batches, done, torch.device(device), progress, team)
-    seconds = team.first(lambda: sum(line["seconds"] for line in done.values()))
-    return Extraction(cached.mapped(), seconds, reused)
+        _compute(backbone, images, data, journal, batches, done, torch.device(device), progress, team)
+    seconds = team.first(lambda: sum(done.values()))
+    count, width = header["shape"]
+    features = torch.from_file(str(data), shared=False, size=count * width, dtype=torch.float32)
+    return Extraction(features.view(count, width), seconds, reused)
 
 
-class CachedFeatures:
-    """One set of features on disk: `.f32` has the numbers, row by row; `.jsonl` has a header and a line per finished batch.
+def read_inputs(config: Any, *, progress: bool = False, team: SingleProcess = SINGLE_PROCESS) -> Inputs:
+    """Open the data and compute their features, or read them from the cache; on all ranks of a team.
 
     Args:
-        folder: where the files are; it is created if needed.
-        words: begin the name of the files, for people who look into the folder.
-        fingerprints: of what the features depend on, also in the name.
-        shape: `(N, D)`.
+        config: a `TransferConfig`.
     """
-
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        words: Sequence[str],
-        fingerprints: dict[str, str],
-        shape: tuple[int, int],
-    ) -> None:
-        readable = [re.sub(r"[^A-Za-z0-9_.]+", "_", word)[:40] for word in words]
-        stem = "-".join([*readable, *(text[:16] for text in fingerprints.values())])
-        self.data, self.journal = (pathlib.Path(folder) / f"{stem}{suffix}" for suffix in (".f32", ".jsonl"))
-        self.shape, self.row, self.fingerprints = shape, shape[1] * BYTES, fingerprints
-
-    def open(self, batch_size: int, about: dict[str, str]) -> tuple[int, dict[int, Line]]:
-        """The batch size, and the lines of the batches whose checksum is that of the numbers in the file.
-
-        Args:
-            batch_size: of features that are not there yet; others keep theirs.
-            about: more words for the header.
-        """
-        try:
-            self.data.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FileError(
-                f"The folder {self.data.parent} for features cannot be made: {error.strerror or error}."
-            ) from error
-        header, *lines = self._lines() or [{}]
-        if header.get("shape") != list(self.shape):
-            versions = {"torchkrr": __version__, "torch": torch.__version__}
-            header = {**about, "shape": list(self.shape), "dtype": "float32", "batch_size": batch_size}
-            header, lines = {**header, "fingerprints": self.fingerprints, "versions": versions}, []
-        batches, done = ranges(self.shape[0], header["batch_size"]), dict[int, Line]()
-        with open(self.data, "ab") as data:
-            data.truncate(self.shape[0] * self.row)
-        with open(self.data, "rb") as data:
-            for line in lines:
-                rows = batches[line["batch"]]
-                data.seek(rows.start * self.row)
-                if zlib.crc32(data.read((rows.stop - rows.start) * self.row)) == line["crc32"]:
-                    done[line["batch"]] = line
-        if len(done) < len(batches):
-            # Written anew: its last line may have been cut short, and the next must not be joined to it.
-            with replacing(self.journal) as temporary:
-                temporary.write_text("".join(json.dumps(line) + "\n" for line in [header, *done.values()]), encoding="utf-8")
-        return header["batch_size"], done
-
-    def mapped(self) -> Tensor:
-        """The features `(N, D)` without reading them; changes in memory do not reach the file."""
-        size = self.shape[0] * self.shape[1]
-        return torch.from_file(str(self.data), shared=False, size=size, dtype=torch.float32).view(self.shape)
-
-    def _lines(self) -> list[Line]:
-        if not self.journal.exists():
-            return []
-        lines = self.journal.read_text(encoding="utf-8", errors="replace").split("\n")
-        try:
-            return [json.loads(line) for line in lines[:-1]]  # what follows the last end of a line was cut short
-        except ValueError:  # damaged: begin again
-            return []
-
-
-def read_inputs(config: TransferConfig, *, progress: bool = False, team: SingleProcess = SINGLE_PROCESS) -> Inputs:
-    """Open the data and compute their features, or read them from the cache; on all ranks of a team."""
     split = team.first_of_all(open_dataset, config.dataset, test_share=config.test_share, seed=config.split_seed)
     backbone = None
     if isinstance(split.train, Images):
-        backbone = team.first_of_all(
-            open_backbone,
-            config.network,
-            weights=config.weights,
-            size=config.size,
-            layer=config.layer,
-            pooling=config.pooling,
-            random_weights=config.random_weights,
-        )
+        settings = {name: getattr(config, name) for name in SETTINGS}
+        backbone = team.first_of_all(open_backbone, config.network, weights=config.weights, **settings)
     train, test = (features_of(source, backbone, config, progress, team) for source in split)
     if train.features.shape[1] != test.features.shape[1]:
         raise InputError(
@@ -223,7 +147,7 @@ def read_inputs(config: TransferConfig, *, progress: bool = False, team: SingleP
 def features_of(
     source: Images | FeatureSet,
     backbone: Backbone | None,
-    config: TransferConfig,
+    config: Any,
     progress: bool,
     team: SingleProcess = SINGLE_PROCESS,
 ) -> Part:
@@ -231,27 +155,18 @@ def features_of(
     if isinstance(source, FeatureSet):
         return Part(source.features, source.labels, 0.0, source)
     assert backbone is not None
-    extraction = extract(
-        backbone,
-        source,
-        cache=pathlib.Path(config.out) / "features" if config.cache is None else config.cache,
-        batch_size=config.batch_size,
-        device=config.device,
-        progress=progress,
-        team=team,
-    )
+    cache = pathlib.Path(config.out) / "features" if config.cache is None else config.cache
+    options = {"cache": cache, "batch_size": config.batch_size, "device": config.device}
+    extraction = extract(backbone, source, progress=progress, team=team, **options)
     return Part(extraction.features, source.labels, extraction.seconds, source)
 
 
-def about_backbone(config: TransferConfig, backbone: Backbone) -> dict[str, Any]:
+def about_backbone(config: Any, backbone: Backbone) -> dict[str, Any]:
     """Enough to open the same backbone again, and to know that it is the same; of a file of weights only its name."""
     return {
         "name": config.network,
         "weights": None if config.weights is None else pathlib.Path(config.weights).name,
-        "size": config.size,
-        "layer": config.layer,
-        "pooling": config.pooling,
-        "random_weights": config.random_weights,
+        **{name: getattr(config, name) for name in SETTINGS},
         "fingerprint": backbone.fingerprint,
         "text": backbone.text,
     }
@@ -268,17 +183,64 @@ def inputs_fingerprint(train: Part, test: Part) -> str:
     return fingerprint({"classes": list(train.source.classes), "parts": digests})
 
 
+def _new_header(backbone: Backbone, images: Images, batch_size: int) -> Record:
+    """The first line of a journal."""
+    return {
+        "key": HEADER,
+        "images": images.name,
+        "backbone": backbone.text,
+        "shape": [len(images), backbone.num_features],
+        "batch_size": batch_size,
+        "fingerprints": {"backbone": backbone.fingerprint, "images": images.fingerprint},
+        "versions": versions(("torch",)),
+    }
+
+
+def _cache_files(folder: str | os.PathLike[str], words: Sequence[str]) -> tuple[pathlib.Path, pathlib.Path]:
+    """The numbers, row by row, and the journal: a header, and a record of each finished batch."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"The folder {folder} for features cannot be made: {error.strerror or error}.") from error
+    # Names for people who look into the folder, then fingerprints.
+    stem = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", word)[:20] for word in words)
+    return pathlib.Path(folder) / f"{stem}.f32", pathlib.Path(folder) / f"{stem}.jsonl"
+
+
+def _finished_batches(data: pathlib.Path, journal: pathlib.Path, header: Record) -> tuple[int, dict[int, float]]:
+    """The batch size, and the seconds of each batch whose numbers in the file have the checksum of its record."""
+    try:
+        records = Records(journal)
+    except FileError:  # damaged: begin again
+        journal.unlink()
+        records = Records(journal)
+    if records.get(HEADER) is None:
+        records.add(header)
+    count, width = header["shape"]
+    batch_size, done = (records.get(HEADER) or header)["batch_size"], dict[int, float]()
+    with open(data, "ab") as file:
+        file.truncate(count * width * BYTES)
+    with open(data, "rb") as file:
+        for number, rows in enumerate(ranges(count, batch_size)):
+            content = file.read((rows.stop - rows.start) * width * BYTES)
+            record = records.get(str(number))
+            if record is not None and record["crc32"] == zlib.crc32(content):
+                done[number] = record["seconds"]
+    return batch_size, done
+
+
 def _compute(
     backbone: Backbone,
     images: Images,
-    cached: CachedFeatures,
+    data: pathlib.Path,
+    journal: pathlib.Path,
     batches: list[slice],
-    done: dict[int, Line],
+    done: dict[int, float],
     device: torch.device,
     progress: bool,
     team: SingleProcess,
-) -> dict[int, Line]:
-    """Compute the batches that are not done; the first rank writes them, and returns the lines of all."""
+) -> None:
+    """Compute the batches that are not in `done`; the first rank writes them, and adds them to its `done`."""
     left = [number for number in range(len(batches)) if number not in done]
     model = backbone.model.eval().to(device)
 
@@ -289,30 +251,25 @@ def _compute(
     computed = team.shared_out(left, work)
     if not team.is_first:
         deque(computed, maxlen=0)  # nothing comes, but this is what does the work
-        return done
-    known = sum(batches[number].stop - batches[number].start for number in done)
+        return
+    records, finished = Records(journal), sum(batches[number].stop - batches[number].start for number in done)
     with (
-        open(cached.data, "r+b") as data,
-        open(cached.journal, "a", encoding="utf-8") as journal,
+        open(data, "r+b") as file,
         tqdm(
-            total=len(images), initial=known, desc=f"features of {images.name}", unit=" images", disable=not progress
+            total=len(images), initial=finished, desc=f"features of {images.name}", unit=" images", disable=not progress
         ) as bar,
     ):
         before = time.perf_counter()
         for number, features in computed:
             content = features.numpy().tobytes()
-            data.seek(batches[number].start * cached.row)
-            data.write(content)
-            data.flush()
-            now = time.perf_counter()
-            # Its line is the last thing written: a batch without one does not count.
-            done[number] = {"batch": number, "crc32": zlib.crc32(content), "seconds": now - before}
-            journal.write(json.dumps(done[number]) + "\n")
-            journal.flush()
-            before = now
+            file.seek(batches[number].start * features.shape[1] * BYTES)
+            file.write(content)
+            file.flush()
+            before, done[number] = time.perf_counter(), time.perf_counter() - before
+            # Its record is the last thing written: a batch without one does not count.
+            records.add({"key": str(number), "crc32": zlib.crc32(content), "seconds": done[number]})
             bar.update(len(features))
-        os.fsync(data.fileno())
-    return done
+        os.fsync(file.fileno())
 
 
 @torch.inference_mode()

@@ -48,9 +48,11 @@ class Images(abc.ABC):
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of all content in order: pixels or files, labels, and names of the classes."""
-        digest = _labels_digest(self.classes, self.labels)
+        digest = hashlib.sha256("\0".join(self.classes).encode())
+        digest.update(f"\nlabels {len(self)}\n".encode())
+        digest.update(self.labels.to(torch.int64).contiguous().numpy().data)
         self._hash_images(digest)
-        return str(digest.hexdigest())
+        return digest.hexdigest()
 
     @abc.abstractmethod
     def _hash_images(self, digest: Any) -> None: ...
@@ -142,13 +144,6 @@ class FeatureSet:
     def describe(self, index: int) -> str:
         return f"row {index} of the {self.part} part"
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        digest = _labels_digest(self.classes, self.labels)
-        digest.update(f"features {tuple(self.features.shape)} {self.features.dtype}\n".encode())
-        digest.update(self.features.contiguous().numpy())
-        return str(digest.hexdigest())
-
 
 @dataclass(frozen=True)
 class Preparation:
@@ -234,10 +229,3 @@ def _middle_square(image: Array) -> Array:
     side = min(image.shape[:2])
     top, left = ((length - side) // 2 for length in image.shape[:2])
     return image[top : top + side, left : left + side]
-
-
-def _labels_digest(classes: list[str], labels: Tensor) -> Any:
-    digest = hashlib.sha256("\0".join(classes).encode())
-    digest.update(f"\nlabels {len(labels)}\n".encode())
-    digest.update(labels.to(torch.int64).contiguous().numpy().data)
-    return digest

@@ -99,49 +99,39 @@ def probe(
         raise InputError(f"test_share must lie between 0 and 1, got {test_share}.")
     config = TransferConfig(budgets=tuple(sizes), seeds=seeds, readouts=tuple(readouts))
     network = read_depths(model, layers, pooling)
-    train = _extract(network, loader, "features", progress)
+    (features, labels, seconds), widths, shapes = _extract(network, loader, "features", progress)
     if test is None:
-        fit, evaluate = held_out(train.labels, test_share, seed=0)
-        train, test_part = train.rows(fit), train.rows(evaluate)
+        split = held_out(labels, test_share, seed=0)
+        halves = [(features[rows], labels[rows], seconds * len(rows) / len(labels)) for rows in split]
     else:
-        test_part = _extract(network, test, "test features", progress)
-        if test_part.sizes != train.sizes:
+        other, test_widths, _ = _extract(network, test, "test features", progress)
+        if test_widths != widths:
             raise ShapeError(
-                f"Layers give {train.sizes} features for batches of loader, but {test_part.sizes} for those of test. Use "
+                f"Layers give {widths} features for batches of loader, but {test_widths} for those of test. Use "
                 'inputs of one size, or another pooling than "flatten".'
             )
-    if len(train.labels) < 2:
+        halves = [(features, labels, seconds), other]
+    if len(halves[0][1]) < 2:
         raise InputError("One example is left to train on, at least 2 are needed.")
-    classes = [str(label) for label in range(int(torch.cat([train.labels, test_part.labels]).max()) + 1)]
-    parts = [
-        Part(part.features, part.labels, part.seconds, FeatureSet("loader", classes, part.features, part.labels))
-        for part in (train, test_part)
-    ]
-    depths = as_depths(network.layers, train.sizes, train.shapes)
-    inputs = DepthInputs(type(model).__name__, classes, parts[0], parts[1], depths)
+    classes = [str(label) for label in range(max(int(half[1].max()) for half in halves) + 1)]
+    train, test_part = (Part(*half, FeatureSet("loader", classes, *half[:2])) for half in halves)
+    depths = as_depths(network.layers, widths, shapes)
+    inputs = DepthInputs(type(model).__name__, classes, train, test_part, depths)
     records, _ = solve_depths(config, inputs, progress=progress)
     return ProbeResult(summarize(records), records, str(pooling))
 
 
-class _Features(NamedTuple):
-    """Those of all depths side by side."""
+def _extract(
+    model: Depths, loader: Iterable[Any], title: str, progress: bool
+) -> tuple[tuple[Tensor, Tensor, float], list[int], list[tuple[int, ...]]]:
+    """All batches of a loader through the network.
 
-    features: Tensor  # (N, sum of sizes) float32
-    labels: Tensor  # (N,) int64
-    sizes: list[int]
-    shapes: list[tuple[int, ...]]
-    seconds: float
-
-    def rows(self, rows: Tensor) -> _Features:
-        seconds = self.seconds * len(rows) / len(self.labels)
-        return self._replace(features=self.features[rows], labels=self.labels[rows], seconds=seconds)
-
-
-def _extract(model: Depths, loader: Iterable[Any], title: str, progress: bool) -> _Features:
-    """All batches of a loader through the network."""
+    Returns:
+        Features of all depths side by side, labels and seconds; the number of features at each depth; shapes before pooling.
+    """
     features: list[Tensor] = []
     labels: list[Tensor] = []
-    sizes: list[int] = []
+    widths: list[int] = []
     shapes: list[tuple[int, ...]] = []
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     start = time.perf_counter()
@@ -150,10 +140,9 @@ def _extract(model: Depths, loader: Iterable[Any], title: str, progress: bool) -
         for batch in tqdm(loader, desc=title, total=total, disable=not progress):
             inputs, truth = _checked_batch(batch)
             vectors, shapes = model.vectors_and_shapes(inputs.to(device) if isinstance(inputs, Tensor) else inputs)
-            widths = [vector.shape[1] for vector in vectors]
-            if features and widths != sizes:
-                raise ShapeError(f"Layers give {widths} features for a batch, but {sizes} for those before. Use one size.")
-            sizes = widths
+            before, widths = widths, [vector.shape[1] for vector in vectors]
+            if features and widths != before:
+                raise ShapeError(f"Layers give {widths} features for a batch, but {before} for those before. Use one size.")
             joined = torch.cat(vectors, dim=1).float().cpu()
             if len(joined) != len(truth):
                 raise ShapeError(f"A batch of the loader has {len(truth)} labels, but features of {len(joined)} inputs.")
@@ -165,7 +154,7 @@ def _extract(model: Depths, loader: Iterable[Any], title: str, progress: bool) -
     everything = torch.cat(labels)
     if everything.min() < 0:
         raise InputError(f"Labels must be whole numbers from 0, the least one is {int(everything.min())}.")
-    return _Features(torch.cat(features), everything, sizes, shapes, time.perf_counter() - start)
+    return (torch.cat(features), everything, time.perf_counter() - start), widths, shapes
 
 
 def _checked_batch(batch: Any) -> tuple[Any, Tensor]:

@@ -134,7 +134,7 @@ def transfer_page(
         test_source=inputs.test.source,
         train_source=inputs.train.source,
         train_rows=budget_rows(inputs.train.labels, head.layer.num_centers, 0).tolist(),
-        thumbnail=_thumbnail,
+        thumbnail=lambda source, row: thumbnail(source.read([row])[0]) if isinstance(source, Images) else None,
         settings=_settings(records),
     )
 
@@ -222,11 +222,9 @@ def _confusions(confusion: Tensor, classes: Sequence[str]) -> Table:
     return Table(rows)
 
 
-def _thumbnail(source: Any, row: int) -> dict[str, Any] | None:
-    """The image of an example inside a page, and whether its pixels should show; `None` of features."""
-    if not isinstance(source, Images):
-        return None
-    image = import_extra("PIL.Image", "Pictures in a report", extra="demo").fromarray(source.read([row])[0])
+def thumbnail(pixels: Any) -> dict[str, Any]:
+    """An image `(H, W, 3)` as the address of a small one inside a page, and whether its pixels should show."""
+    image = import_extra("PIL.Image", "Pictures in a report", extra="demo").fromarray(pixels)
     small = max(image.size) <= FEW_PIXELS
     image.thumbnail((THUMBNAIL, THUMBNAIL))
     file = io.BytesIO()

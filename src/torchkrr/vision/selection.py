@@ -1,7 +1,7 @@
-"""The settings of a local kernel ridge head, chosen by leave-one-out on the training rows.
+"""Select the settings of a local kernel ridge head by leave-one-out on the training rows.
 
-Network features want another normalizing map from one backbone to the next, so the map is a choice like the others. Each is
-applied once; all kernels, lengthscales, ridges and numbers of neighbors are then tried on what it gives.
+Features of different backbones need different normalizing maps, so the map is selected as well. Each is applied once; all
+kernels, lengthscales, ridges and numbers of neighbors are then tried on its output.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from ..transforms import Compose, MeanDistance, Standardize, StandardMean, Trans
 from ..tuning import Selection, select
 from ..tuning.leave_one_out import leave_one_out_of, sample_rows
 from ..tuning.scores import best_temperature
-from .baselines import Training
 
 MAPS: dict[str, Callable[[], Transform]] = {
     "unit norm": lambda: Compose(UnitNorm(), MeanDistance()),
@@ -33,7 +32,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {"exponential": Exponential, "matern3
 
 @dataclass(frozen=True)
 class Search:
-    """What is tried.
+    """The candidates.
 
     Maps are compared with the first kernel, on `screen_rows` left-out rows and up to `screen_neighbors`; on the best
     `finalists` of them everything is tried, and judged by `rows` left-out rows.
@@ -52,7 +51,7 @@ class Search:
     finalists: int = 2  # a map may be better with more neighbors than the first round has
 
     def screening(self) -> Search:
-        """The first round."""
+        """The candidates of the first round."""
         few = tuple(count for count in self.num_neighbors if count <= self.screen_neighbors) or self.num_neighbors[:1]
         return replace(
             self,
@@ -91,36 +90,40 @@ class Choice(NamedTuple):
 
 
 @torch.no_grad()
-def choose(training: Training, search: Search) -> Choice:
-    """Map, kernel, lengthscale, number of neighbors, ridge and temperature with the least leave-one-out log-loss."""
+def choose(features: Tensor, targets: Tensor, search: Search, *, seed: int) -> Choice:
+    """Map, kernel, lengthscale, number of neighbors, ridge and temperature with the least leave-one-out log-loss.
+
+    Shape:
+        - features: `(N, D)`; targets: `(N, C)`, one-hot
+    """
     for name in search.maps:
         if name not in MAPS:
             raise InputError(f"There is no normalizing map {name!r}. Choose from {', '.join(MAPS)}.")
     screened = {}
     if len(search.maps) > 1:
         first = search.screening()
-        screened = {name: _select_on(name, training, first)[1].score for name in search.maps}
+        screened = {name: _select_on(name, features, targets, first, seed)[1].score for name in search.maps}
     finalists = sorted(search.maps, key=lambda name: screened.get(name, 0.0))[: search.finalists]
-    tried = [(name, *_select_on(name, training, search)) for name in finalists]
-    best, fitted, found = min(tried, key=lambda one: one[2].score)
-    found.kernel.input_transform = fitted
-    return Choice(best, found, screened)
+    tried = [(name, *_select_on(name, features, targets, search, seed)) for name in finalists]
+    best, transform, selection = min(tried, key=lambda one: one[2].score)
+    selection.kernel.input_transform = transform
+    return Choice(best, selection, screened)
 
 
 @torch.no_grad()
 def left_out_temperature(layer: LocalKernelRidge) -> float:
-    """The temperature of a layer whose other settings are given: that of the least leave-one-out log-loss."""
+    """The temperature of a layer with the least leave-one-out log-loss; its other settings are given."""
     left_out = leave_one_out_of(layer, sample_rows(layer.num_centers, TEMPERATURE_ROWS, 0, layer.centers.device))
     return float(best_temperature(left_out.means, layer.values[left_out.rows]))
 
 
-def _select_on(name: str, training: Training, search: Search) -> tuple[Transform, Selection]:
-    """A fitted map, and the best settings on what it gives."""
-    fitted = MAPS[name]().fit(training.features)
-    most = len(training.features) - 1
-    return fitted, select(
-        fewer_features(fitted(training.features)),
-        training.one_hot(),
+def _select_on(name: str, features: Tensor, targets: Tensor, search: Search, seed: int) -> tuple[Transform, Selection]:
+    """A fitted map, and the best settings on its output."""
+    transform = MAPS[name]().fit(features)
+    most = len(features) - 1
+    return transform, select(
+        fewer_features(transform(features)),
+        targets,
         kernels=[KERNELS[kernel]() for kernel in search.kernels],
         lengthscales=search.lengthscales,
         ridges=search.ridges,
@@ -128,7 +131,7 @@ def _select_on(name: str, training: Training, search: Search) -> tuple[Transform
         trend=None,
         loss="cross_entropy",
         num_samples=search.rows,
-        seed=training.seed,
+        seed=seed,
     )
 
 

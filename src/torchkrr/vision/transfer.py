@@ -213,19 +213,13 @@ def run_together(config: TransferConfig, team: SingleProcess, *, progress: bool 
             bar.set_postfix_str(f"{words}: {100 * record['accuracy']:.1f} %", refresh=False)
             bar.update()
     reused = sum(record is not None for record in known)
-    return team.only_first(_finish, config, inputs, records, reused, head, out, progress)
+    return team.only_first(_finish, config, inputs, records, reused, head, out)
 
 
 def _finish(
-    config: TransferConfig,
-    inputs: Inputs,
-    records: list[Record],
-    reused: int,
-    head: Head | None,
-    out: pathlib.Path,
-    progress: bool,
+    config: TransferConfig, inputs: Inputs, records: list[Record], reused: int, head: Head | None, out: pathlib.Path
 ) -> Outcome:
-    head = head or _stored_head(config, inputs, out, progress)
+    head = head or _stored_head(config, inputs, out)
     cells = summarize(records)
     note = config.budget_note(len(inputs.train.labels))
     examination = examine(head, inputs.test.features, inputs.test.labels)
@@ -261,6 +255,7 @@ def solve(case: Case, inputs: Inputs, team: SingleProcess = SINGLE_PROCESS) -> t
     """
     readout = readout_named(case.readout).readout
     training = cast(Training, team.only_first(_training, case, inputs))  # None on the others, which do not look at it
+    fitted: Fitted | None
     if isinstance(team, AllRanks) and isinstance(readout, LayerReadout):
         own = _training(case, inputs, team.own(case.budget))
         fitted, results = _evaluate(lambda: fit_sharded(team.first(readout.plan, training), own, team), inputs)
@@ -291,12 +286,10 @@ def _record(case: Case, inputs: Inputs, num_ranks: int, results: Record) -> Reco
         "readout": case.readout,
         "title": readout_named(case.readout).title,
         "settings": _settings(case.readout),
-        "chosen": results["chosen"],
         "budget": case.budget,
         "seed": case.seed,
         "num_test": len(inputs.test.labels),
-        "accuracy": results["accuracy"],
-        "log_loss": results["log_loss"],
+        **results,
         "seconds": {"features": share * inputs.train.seconds + inputs.test.seconds, **results["seconds"]},
         "threads": torch.get_num_threads(),
         "ranks": num_ranks,
@@ -309,7 +302,7 @@ def head_case(config: TransferConfig, inputs: Inputs) -> Case:
     return Case(config.head_readout, config.budgets_of(len(inputs.train.labels))[-1], 0)
 
 
-def _stored_head(config: TransferConfig, inputs: Inputs, out: pathlib.Path, progress: bool) -> Head:
+def _stored_head(config: TransferConfig, inputs: Inputs, out: pathlib.Path) -> Head:
     """The head of an earlier run if it is the same, else a new one."""
     case = head_case(config, inputs)
     try:
@@ -318,10 +311,7 @@ def _stored_head(config: TransferConfig, inputs: Inputs, out: pathlib.Path, prog
             return head
     except FileError:
         pass  # none yet, or none of ours
-    with tqdm(total=1, desc="head", disable=not progress) as bar:
-        head = _new_head(readout_named(case.readout).readout.fit(_training(case, inputs)), case, inputs, out)
-        bar.update()
-    return head
+    return _new_head(readout_named(case.readout).readout.fit(_training(case, inputs)), case, inputs, out)
 
 
 def _new_head(fitted: Fitted | None, case: Case, inputs: Inputs, out: pathlib.Path) -> Head:

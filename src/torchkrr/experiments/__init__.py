@@ -1,1 +1,0 @@
-"""Experiments on real data and games: frozen networks and readouts, agents with kernels; records and reports."""
