@@ -49,10 +49,10 @@ count = number(int, lambda value: value >= 1, "a whole number of at least 1")
 share = number(float, lambda value: 0 < value < 1, "between 0 and 1, such as 0.9")
 
 
-def names(text: str) -> list[str]:
+def names(text: str, what: str = "names") -> list[str]:
     found = [name.strip() for name in text.split(",")]
     if not all(found) or len(set(found)) < len(found):
-        raise argparse.ArgumentTypeError(f"must be different names, separated by commas, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be different {what}, separated by commas, got {text!r}")
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from typing import Any
 
 from .options import add_frozen_network, budgets, config_fields, count, names, report, require_frozen_packages, resumable
@@ -13,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--train-limit", type=count, metavar="N", help="use N training images only, stratified (all)")
     network.add_argument(
         "--layers",
-        type=names,
+        type=functools.partial(names, what="names of layers"),
         metavar="A,B,C",
         help="last layer of each stage, in order (five stages of VGG, ResNet, EfficientNet, ViT)",
     )
