@@ -16,7 +16,7 @@ PACKAGE = pathlib.Path(torchkrr.__file__).parent
 LAYERS = [
     {"__version__", "errors"},
     {"_threads", "_tensors"},
-    {"_checks", "_chunking", "_extras", "_files", "native", "_progress", "_state"},
+    {"_checks", "_chunking", "_extras", "_files", "native", "_state"},
     {"runs"},
     {"distances"},
     {"transforms"},
