@@ -8,7 +8,7 @@ import html
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from torchkrr.cli import ENDING, parser
+from torchkrr.cli import EXIT_CODES, build_parser
 
 PLACE = "api/commands.md"
 INTRODUCTION = """# Commands
@@ -26,14 +26,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def commands_page() -> str:
     """Markdown: a section with a table for each command, then what all of them have."""
-    (commands,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
     sections = [INTRODUCTION]
     for name, command in commands.choices.items():
         groups = {group.title: group._group_actions for group in command._action_groups}
         shared = groups.pop("all commands")
         own = [action for actions in groups.values() for action in actions]
         sections.append(f"## torchkrr {name}\n\n{command.description}\n\n{_table(own)}")
-    ending = ENDING[0].upper() + ENDING[1:]
+    ending = EXIT_CODES[0].upper() + EXIT_CODES[1:]
     sections.append(f"## All commands\n\n{_table(shared)}\n{ending}.\n")
     return "\n".join(sections)
 

@@ -9,11 +9,14 @@ Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`
 import importlib
 from typing import TYPE_CHECKING
 
-from . import errors, functional, kernels, losses, models, neighbors, nn, transforms, tuning
-from .core.compiled import backend_report
-from .tuning import calibrate, learn_metric, select, tune
-
 if TYPE_CHECKING:
+    from . import distributed as distributed
+    from . import errors, functional, kernels, losses, models, neighbors, nn, transforms, tuning
+    from . import estimators as estimators
+    from . import vision as vision
+    from .core.compiled import backend_report
+    from .tuning import calibrate, learn_metric, tune
+    from .tuning import select as select  # type: ignore[no-redef]
     from .vision.probing import probe as probe
 
 __all__ = [
@@ -35,11 +38,24 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
+_MODULES_OF_NAMES = {
+    **dict.fromkeys(("calibrate", "learn_metric", "select", "tune"), "tuning"),
+    "backend_report": "core.compiled",
+    "probe": "vision.probing",
+}
+
 
 def __getattr__(name: str) -> object:
-    """Imported when it is first asked for: what is optional, or slow to import."""
-    if name in ("distributed", "estimators", "vision"):
-        return importlib.import_module(f".{name}", __name__)
-    if name == "probe":
-        return importlib.import_module(".vision.probing", __name__).probe
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import a name on first use, so that the command line and its help start without torch."""
+    if name in _MODULES_OF_NAMES:
+        value = getattr(importlib.import_module(f".{_MODULES_OF_NAMES[name]}", __name__), name)
+    elif name in __all__ or name in ("distributed", "estimators", "vision"):
+        value = importlib.import_module(f".{name}", __name__)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

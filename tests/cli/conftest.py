@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn import datasets
-from tests.cli.running import FAST, works
+from tests.cli.running import FAST, GOOD, works
 
 
 def write(frame, folder, name):
@@ -58,3 +58,11 @@ def models(folder):
         more += ["--ignore", "key", "--categorical", "zone,code"] if name == "mixed" else []
         works("fit", folder / f"{name}_train.csv", "--target", target, "--out", folder / f"{name}.krr", *more, *FAST)
     return folder
+
+
+@pytest.fixture
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "train.csv").write_text(GOOD)
+    works("fit", folder / "train.csv", "--target", "y", "--out", folder / "m.krr", *FAST)
+    return folder / "m.krr"

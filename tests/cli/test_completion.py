@@ -2,27 +2,27 @@
 
 import shutil
 import subprocess
+import sys
 
 import pytest
-from tests.cli.test_flags import subparser
+from tests.cli.running import fails
+from tests.cli.test_main import subparser
 
 from torchkrr.cli import COMMANDS, main
-from torchkrr.options.shells import SHELLS
 
+SHELLS = ("bash", "zsh", "fish")
 CASES = {
-    "torchkrr ": {*COMMANDS, "-h", "--help", "--version"},
+    "torchkrr ": set(COMMANDS),
+    "torchkrr -": {"-h", "--help", "--version"},
     "torchkrr ev": {"evaluate"},
     "torchkrr fit --task ": {"auto", "regression", "classification"},
     "torchkrr fit train.csv --target price --me": {"--metric"},
     "torchkrr predict m.krr --i": {"--interval", "--id"},
+    "torchkrr transfer --pooling m": {"mean", "max"},
     "torchkrr completion ": {"bash", "zsh", "fish"},
-    "torchkrr --version fi": {"fit"},
+    "torchkrr fit --out ": {"data.csv"},
+    "torchkrr evaluate ": {"data.csv"},
 }
-
-
-@pytest.fixture(params=SHELLS)
-def shell(request):
-    return request.param
 
 
 def script(shell, capsys):
@@ -35,37 +35,29 @@ def completed(shell, text, line, folder):
     words = line.split(" ")
     if shell == "bash":
         given = " ".join(f"'{word}'" for word in words)
-        end = f"COMP_WORDS=({given}); COMP_CWORD={len(words) - 1}; _torchkrr; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        end = f"COMP_WORDS=({given}); COMP_CWORD={len(words) - 1}; _shtab_torchkrr; printf '%s\\n' \"${{COMPREPLY[@]}}\""
         command = ["bash", "--norc", "-c", f"{text}\n{end}"]
     else:
         (folder / "torchkrr.fish").write_text(text)
         command = ["fish", "--no-config", "-c", f"source {folder / 'torchkrr.fish'}; complete -C '{line}'"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, cwd=folder)
-    assert done.stderr == ""
     return {found.split("\t")[0] for found in done.stdout.splitlines() if found}
 
 
+@pytest.mark.parametrize("shell", SHELLS)
 def test_every_command_and_option_is_in_the_script(shell, capsys):
     text = script(shell, capsys)
     for name in COMMANDS:
         assert name in text
         for action in subparser(name)._actions:
             for flag in action.option_strings:
-                assert (f"-l {flag[2:]}" if shell == "fish" and flag.startswith("--") else flag.lstrip("-")) in text
+                assert flag.lstrip("-") in text
 
 
 @pytest.mark.parametrize("line", CASES)
 def test_bash_completes(line, capsys, tmp_path):
+    (tmp_path / "data.csv").write_text("a,b")
     assert completed("bash", script("bash", capsys), line, tmp_path) == CASES[line]
-
-
-def test_bash_leaves_files_to_itself(capsys, tmp_path):
-    """Nothing is offered, and `-o default` stands for files; numbers and names of columns are not files."""
-    text = script("bash", capsys)
-    assert completed("bash", text, "torchkrr fit --out ", tmp_path) == set()
-    assert completed("bash", text, "torchkrr evaluate ", tmp_path) == set()
-    assert "fit:--out) :; return" in text
-    assert "complete -o default -F _torchkrr torchkrr" in text
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
@@ -78,3 +70,9 @@ def test_fish_completes(line, capsys, tmp_path):
 def test_zsh_can_read_its_script(capsys, tmp_path):
     (tmp_path / "_torchkrr").write_text(script("zsh", capsys))
     subprocess.run(["zsh", "-f", "-n", str(tmp_path / "_torchkrr")], check=True, timeout=30)
+
+
+def test_without_shtab_the_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    error = fails(capsys, "completion", "bash")
+    assert 'torchkrr completion needs shtab, which is not installed: pip install "torchkrr[cli]"' in error

@@ -49,7 +49,7 @@ def test_requirements_are_those_of_the_project():
         "safetensors>=0.5",
         "pandas>=2.2",
         "pyarrow>=18",
-        "shtab>=1.7",
+        "shtab>=1.9",
     }  # two extras further
     assert {"gymnasium>=1.2", "matplotlib>=3.10", "pillow>=11"} < found["rl"]
     assert any(name.lower().startswith("box2d") for name in found["rl"])  # an extra of another package

@@ -4,7 +4,7 @@ import pathlib
 import re
 import shlex
 
-from torchkrr.cli import parser
+from torchkrr.cli import build_parser
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "guides" / "command-line.md").read_text()
 
@@ -13,7 +13,7 @@ def test_commands_of_the_guide_can_be_parsed():
     commands = re.findall(r"^\$ torchkrr (.*)$", PAGE, flags=re.MULTILINE)
     assert len(commands) >= 5
     for command in commands:
-        parser().parse_args(shlex.split(command))
+        build_parser().parse_args(shlex.split(command))
 
 
 def test_options_of_the_guide_exist():
@@ -24,4 +24,4 @@ def test_options_of_the_guide_exist():
 
 
 def subparsers():
-    return parser()._subparsers._group_actions[0].choices.values()
+    return build_parser()._subparsers._group_actions[0].choices.values()

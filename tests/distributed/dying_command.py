@@ -12,21 +12,21 @@ import sys
 import time
 
 from torchkrr import cli
-from torchkrr.commands.ranks import Ranks
+from torchkrr.cli import predict
 
 LIFE = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
 LOG = pathlib.Path(os.environ.get("PREDICTED", ""))
-predicted = Ranks.predicted
+predict_together = predict._predict_together
 
 
-def counted(self, part, read, predict):
+def counted(team, part, features, predicted):
     with LOG.open("a") as file:
-        file.write(f"{LIFE} {self.comm.rank} {part.num_rows}\n")
-    if LIFE == "0" and self.comm.rank == 1 and calls("0 1") == 3:
+        file.write(f"{LIFE} {team.comm.rank} {part.data.num_rows}\n")
+    if LIFE == "0" and team.comm.rank == 1 and calls("0 1") == 3:
         while calls("0 0") < 3:  # until the first process has written the second part
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
-    return predicted(self, part, read, predict)
+    return predict_together(team, part, features, predicted)
 
 
 def calls(start: str) -> int:
@@ -34,5 +34,5 @@ def calls(start: str) -> int:
 
 
 if __name__ == "__main__":
-    Ranks.predicted = counted
+    predict._predict_together = counted
     sys.exit(cli.main())

@@ -64,7 +64,7 @@ def test_every_option_of_every_command_is_on_a_page():
     for name, text_of in COMMANDS.items():
         assert f">torchkrr {name}<" in text
         assert text_of in text
-    for path in sorted((ROOT / "src" / "torchkrr" / "options").glob("*.py")):
+    for path in sorted((ROOT / "src" / "torchkrr" / "cli").glob("*.py")):
         for option in re.findall(r'add\(\s*"(--[a-z-]+)"', path.read_text()):
             assert option in text, option
 

@@ -9,17 +9,15 @@ import sys
 import typing
 
 import pytest
-from tests.cli.running import FAST
+from tests.cli.running import FAST, fails
 
 from torchkrr import cli
-from torchkrr.cli import COMMANDS, main, parser
+from torchkrr.cli import COMMANDS, build_parser, main
 from torchkrr.errors import InputError
-from torchkrr.models.features import POOLINGS
-from torchkrr.options import kinds
 
 
 def subparser(name):
-    return parser()._subparsers._group_actions[0].choices[name]
+    return build_parser()._subparsers._group_actions[0].choices[name]
 
 
 def least_arguments(name):
@@ -39,7 +37,7 @@ def stand_in(monkeypatch):
     """Put something else in the place of what a command does."""
 
     def replace(name, run):
-        monkeypatch.setattr(importlib.import_module(f"torchkrr.options.{name}"), "run", run)
+        monkeypatch.setattr(importlib.import_module(f"torchkrr.cli.{name}"), "run", run)
         return least_arguments(name)
 
     return replace
@@ -54,8 +52,8 @@ def talkative(args):
 def test_every_command_has_the_flags_and_a_result(name):
     flags = {flag for action in subparser(name)._actions for flag in action.option_strings}
     assert {"--quiet", "--json", "--threads", "--debug", "--help"} <= flags
-    returned = typing.get_type_hints(importlib.import_module(f"torchkrr.options.{name}").run)["return"]
-    assert typing.get_origin(returned) is dict, f"run of options/{name}.py must return what --json prints: dict[str, Any]"
+    returned = typing.get_type_hints(importlib.import_module(f"torchkrr.cli.{name}").run)["return"]
+    assert typing.get_origin(returned) is dict, f"run of cli/{name}.py must return what --json prints: dict[str, Any]"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -96,7 +94,7 @@ def test_exit_codes(name, flags, stand_in, capsys):
 
 
 def test_help_names_every_exit_code():
-    listed = re.findall(r"(\d+) [a-z]", cli.ENDING)
+    listed = re.findall(r"(\d+) [a-z]", cli.EXIT_CODES)
     assert [int(code) for code in listed] == [cli.DONE, cli.FAILED, 2, cli.INTERRUPTED, cli.TERMINATED]
 
 
@@ -134,18 +132,25 @@ def results(capsys, *arguments):
     return json.loads(out)
 
 
-@pytest.mark.parametrize("package", ["sklearn", "safetensors", "matplotlib"])
-@pytest.mark.parametrize("command", ["transfer", "probe"])
-def test_one_extra_is_named_for_all_that_a_run_needs(package, command, monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, package, None)
-    assert main([command, "--dataset", "digits", "--out", str(tmp_path)]) == 1
-    assert (
-        f'torchkrr {command} needs {package}, which is not installed: pip install "torchkrr[demo]"'
-        in capsys.readouterr().err
-    )
-    assert main([command, "--dataset", "cifar10", "--out", str(tmp_path)]) == 1
-    assert '"torchkrr[vision]"' in capsys.readouterr().err
+@pytest.mark.parametrize(("old", "new"), [("lander", "python -m paper.lander"), ("learn", "python -m paper.learning")])
+def test_experiments_that_moved_are_wrong_usage_and_name_the_new_command(old, new, capsys):
+    for more in ([], ["--help"], ["--out", "folder"]):
+        with pytest.raises(SystemExit) as stopped:
+            main([old, *more])
+        assert stopped.value.code == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert f"torchkrr {old} is now {new!r}. Run it from a clone of the repository." in err
 
 
-def test_poolings_are_those_of_the_library():
-    assert {*kinds.POOLINGS, None} == set(POOLINGS)
+def test_debug_shows_where_an_error_comes_from(tmp_path, capsys):
+    assert main(["evaluate", str(tmp_path / "m.krr"), "t.csv", "--debug"]) == 1
+    error = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in error
+    assert error.splitlines()[-1].startswith("torchkrr: The model")
+
+
+def test_a_missing_package_names_the_extra(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    error = fails(capsys, "evaluate", "m.krr", "t.csv")
+    assert 'The command line needs pyarrow, which is not installed: pip install "torchkrr[cli]".' in error

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None but those of all commands."""
+    """Only the options of all commands."""
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    # Late: --help needs none of it.
-    found: dict[str, Any] = importlib.import_module("..diagnosis", __package__).diagnose()
+    from ..diagnosis import diagnose
+
+    found: dict[str, Any] = diagnose()
     backend, cache, packages = found["backend"], found["cache"], found["packages"]
     solver = f"compiled ({backend['instruction_set']})" if backend["reason"] is None else f"torch: {backend['reason']}"
     print(f"torchkrr  {found['torchkrr']} in {found['location']}")
@@ -24,13 +24,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     print(f"threads   {backend['threads']} of {backend['cores']} cores")
     print(f"cache     {cache['folder']} ({cache['bytes'] / 1e6:.1f} MB)")
     for name, extra in found["extras"].items():
-        print(f"extra     {name:8} {'complete' if extra['complete'] else _missing(extra)}")
+        missing = f"not there (needs {', '.join(extra['missing'])}); adds {extra['adds']}: {extra['install']}"
+        print(f"extra     {name:8} {'complete' if extra['complete'] else missing}")
     if not found["extras"]:
         print("extra     unknown: torchkrr is used without being installed")
     if not found["problems"]:
         print("nothing is broken")
     return found
-
-
-def _missing(extra: dict[str, Any]) -> str:
-    return f"not there (needs {', '.join(extra['missing'])}); adds {extra['adds']}: {extra['install']}"
