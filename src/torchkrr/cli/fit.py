@@ -134,12 +134,10 @@ def left_out_scores(model: Any, targets: list[str]) -> dict[str, dict[str, float
     """Leave-one-out scores of each target; empty for too few rows."""
     import numpy as np
 
-    from ..estimators.left_out import left_out
-
-    found = left_out(model)
-    if found is None:
+    left_out = model.leave_one_out()
+    if left_out is None:
         return {}
-    predictions, values = found
+    predictions, values = left_out
     if hasattr(model, "classes_"):
         surprise = -(values * np.log(np.maximum(predictions, 1e-15))).sum(1)
         correct = predictions.argmax(1) == values.argmax(1)
