@@ -116,9 +116,7 @@ def test_core_needs_only_torch_and_numpy():
     allowed = {"torch", "numpy", "safetensors", "tqdm", "torchkrr"}
     standard = sys.stdlib_module_names
     for path in PACKAGE.rglob("*.py"):
-        extra = {"estimators": {"sklearn", "scipy"}, "cli": {"pandas", "pyarrow", "sklearn"}}.get(
-            path.parent.name, set()
-        )
+        extra = {"estimators": {"sklearn", "scipy"}, "cli": {"pandas", "pyarrow", "sklearn"}}.get(path.parent.name, set())
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from . import vision as vision
     from .core.compiled import backend_report
     from .tuning import calibrate, learn_metric, tune
-    from .tuning import select as select  # type: ignore[no-redef]
+    from .tuning.select import select as select
     from .vision.probing import probe as probe
 
 __all__ = [

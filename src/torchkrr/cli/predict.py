@@ -183,7 +183,9 @@ def _prediction_columns(model: Any, query: Any, args: argparse.Namespace) -> Col
 def _regression_columns(model: Any, query: Any, args: argparse.Namespace) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     if args.interval is not None:
-        columns["prediction"], columns["std"], columns["lower"], columns["upper"] = model.predict_with_interval(query, args.interval)
+        columns["prediction"], columns["std"], columns["lower"], columns["upper"] = model.predict_with_interval(
+            query, args.interval
+        )
     elif args.std:
         columns["prediction"], columns["std"] = model.predict(query, return_std=True)
     else:
