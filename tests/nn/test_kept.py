@@ -44,7 +44,7 @@ def solved(monkeypatch) -> list[int]:
     plain = local.solve_embedded
 
     def counting(*arguments):
-        counts.append(len(arguments[0]))
+        counts.append(len(arguments[0].query))
         return plain(*arguments)
 
     monkeypatch.setattr(local, "solve_embedded", counting)

@@ -10,36 +10,64 @@ difference tensor `(q, M, M, E)` is never built.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from ..distances import CLOSE, safe_sqrt, squared_distances
-from ..kernels import Kernel
-from ..native import Backend
 from . import trust
+from .options import SolveOptions
 
 THIN_RING = 1e-4  # rounding of a radius, relative to the width of the ring, from which on a float32 ring is not trusted
 # A query is outside when the mean of the offsets has more than this share of their mean square.
 OUTSIDE = 2 / 3
 
 
-class CellOptions(NamedTuple):
-    """What kind of local problem is solved; the same for every cell of a call."""
+class LocalProblem(NamedTuple):
+    """Queries with their neighbors: points as given, or embedded."""
 
-    kernel: Kernel
-    trend: bool = False
-    fade: bool = False
-    normalize: bool = False
-    backend: Backend = "auto"
-    limits: trust.Limits = trust.Limits()  # what counts as resolved
-    value_scale: Tensor | None = None  # (C,): the size of what is predicted, where that is more than the values
-    least_norm: float = 0.0  # norms of weights are taken to be at least this
-    cache: Any = None  # a `compiled.FactorCache`, used by the fused solver for one ridge and no gradient
-    scale: Tensor | None = None  # logarithms of what the fused solver divides points by; without, they are embedded
-    differentiable: bool = False  # every step is one that autograd and torch.func can follow
+    query: Tensor  # (Q, D)
+    centers: Tensor  # (N, D)
+    values: Tensor  # (N, C)
+    ridge: Tensor  # (), (N,), (Q, 1) or (Q, M)
+    indices: Tensor  # (Q, M), or (Q, M + 1) with fade
+
+    def used_rows(self) -> LocalProblem:
+        """With only the centers that `indices` names, where that may save work: min(N, Q M) rows are embedded."""
+        if self.indices.numel() >= len(self.centers):
+            return self
+        used, positions = torch.unique(self.indices, return_inverse=True)
+        ridge = self.ridge.index_select(0, used) if self.ridge.ndim == 1 else self.ridge
+        centers, values = self.centers.index_select(0, used), self.values.index_select(0, used)
+        return LocalProblem(self.query, centers, values, ridge, positions)
+
+    def rows(self, which: Tensor) -> LocalProblem:
+        """Some of the queries."""
+        ridge = self.ridge.index_select(0, which) if self.ridge.ndim == 2 else self.ridge
+        query, indices = self.query.index_select(0, which), self.indices.index_select(0, which)
+        return self._replace(query=query, indices=indices, ridge=ridge).used_rows()
+
+    def chunk(self, rows: slice) -> LocalProblem:
+        """Consecutive queries of an embedded problem."""
+        ridge = self.ridge if self.ridge.ndim == 0 else self.ridge[rows]
+        return self._replace(query=self.query[rows], ridge=ridge, indices=self.indices[rows])
+
+    def embedded(
+        self, options: SolveOptions, dtype: torch.dtype, points: tuple[Tensor, Tensor] | None = None
+    ) -> LocalProblem:
+        """The same in one dtype, with the given or embedded points, and a ridge for each query if there are several."""
+        embed = options.kernel.embed
+        query, centers = (embed(self.query.to(dtype)), embed(self.centers.to(dtype))) if points is None else points
+        ridge, members = self.ridge, self.members(options)
+        if ridge.ndim == 1:
+            ridge = ridge.index_select(0, members.flatten()).view(members.shape)
+        return LocalProblem(query, centers, self.values.to(dtype), ridge.to(dtype), self.indices)
+
+    def members(self, options: SolveOptions) -> Tensor:
+        """The neighbors that are solved on, `(Q, M)`."""
+        return self.indices[:, :-1] if options.fade else self.indices
 
 
 class Neighborhoods(NamedTuple):
@@ -73,10 +101,10 @@ class LocalSystem(NamedTuple):
     size: Tensor  # (q,): the root of the largest row sum of K
 
 
-def gather(query: Tensor, centers: Tensor, indices: Tensor, options: CellOptions) -> Neighborhoods:
-    members = centers[indices]
-    if options.scale is not None:
-        lengthscale = options.scale.exp().to(query.dtype)
+def gather(problem: LocalProblem, options: SolveOptions) -> Neighborhoods:
+    query, members = problem.query, problem.centers[problem.indices]
+    if options.log_scale is not None:
+        lengthscale = options.log_scale.exp().to(query.dtype)
         members, query = members / lengthscale, query / lengthscale
     points, offsets = members, members - query.unsqueeze(1)  # (q, M, E)
     cross_squared = offsets.square().sum(-1)  # (q, M)
@@ -140,8 +168,8 @@ def recompute_close_pairs(pairs: Tensor, sums: Tensor, members: Tensor) -> None:
         pairs[c, j, i] = exact
 
 
-def assemble(neighborhoods: Neighborhoods, ridge: Tensor, options: CellOptions) -> LocalSystem:
-    pairs = _pairs(neighborhoods) if options.differentiable else pair_squared(*recentered(neighborhoods))
+def assemble(neighborhoods: Neighborhoods, ridge: Tensor, options: SolveOptions) -> LocalSystem:
+    pairs = _pairs(neighborhoods) if options.plain_steps else pair_squared(*recentered(neighborhoods))
     gram = options.kernel.of_squared(pairs)  # (q, M, M)
     cross = options.kernel.of_squared(neighborhoods.member_squared)  # (q, M)
     taper = neighborhoods.taper
@@ -175,7 +203,7 @@ def taper_is_resolved(distance: Tensor) -> Tensor:
     return torch.finfo(distance.dtype).eps * radius <= THIN_RING * (radius - inner)
 
 
-def outer_taper(taper: Tensor | None, options: CellOptions) -> Tensor | None:
+def outer_taper(taper: Tensor | None, options: SolveOptions) -> Tensor | None:
     """The taper of the weights and of the trend."""
     if taper is None or not options.trend:
         return taper

@@ -11,6 +11,7 @@ from .._checks import check_choice, check_ridge
 from .._tensors import State, state_of
 from ..kernels import Kernel, check_kernel
 from ..native import Backend
+from .trust import NO_LIMITS, Limits
 
 Trend = Literal["constant"] | None
 Normalize = Literal["cell"] | None
@@ -20,17 +21,27 @@ Kind = Literal["mean", "weights", "path", "coefficients"]
 
 @dataclass(frozen=True, slots=True)
 class SolveOptions:
-    """Options of a local or dense problem, the same for every query of a call."""
+    """Options of a local or dense problem, the same for every query of a call.
+
+    The ridge is a number, a 0-d tensor, or one per center `(N,)`; inside the core also one per neighbor `(Q, M)`.
+    """
 
     kernel: Kernel
-    ridge: float | Tensor = (
-        1e-9  # a number, a 0-d tensor, or one per center (N,); inside the core also one per neighbor (Q, M)
-    )
+    ridge: float | Tensor = 1e-9
     trend: Trend = None
     fade: bool = False
     normalize: Normalize = None
     on_singular: OnSingular = "warn"
     backend: Backend = "auto"
+    # Set inside the core.
+    kind: Kind = "mean"
+    differentiated: bool = False  # whether a backward pass may follow
+    limits: Limits = NO_LIMITS  # what counts as resolved
+    value_scale: Tensor | None = None  # (C,): the size of what is predicted, where that is more than the values
+    least_norm: float = 0.0  # norms of weights are taken to be at least this
+    cache: Any = None  # a `compiled.FactorCache`, used by the fused solver for one ridge and no gradient
+    log_scale: Tensor | None = None  # what the fused solver divides points by, as logarithms; without, they are embedded
+    plain_steps: bool = False  # only steps that autograd and torch.func can follow
 
     def check(self, num_centers: int) -> SolveOptions:
         """Raise an error that names what is wrong, or return the options."""

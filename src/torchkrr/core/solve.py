@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from . import trust
-from .cells import CellOptions, LocalSystem, assemble, gather
+from .cells import LocalProblem, LocalSystem, assemble, gather
 from .factor import Factor, cholesky, unwhiten, whiten
-from .trust import Evidence, Limits
+from .options import SolveOptions
+from .trust import Evidence
 
 
 class TrendPart(NamedTuple):
@@ -41,17 +42,9 @@ class Solution(NamedTuple):
     trend: TrendPart | None
 
 
-def solve(
-    query: Tensor,
-    centers: Tensor,
-    indices: Tensor,
-    ridge: Tensor,
-    options: CellOptions,
-    *,
-    sound: Tensor | None = None,
-) -> Solution:
-    """Solve the cells of `query`; cells outside the mask `sound` are replaced by harmless ones."""
-    system = assemble(gather(query, centers, indices, options), ridge, options)
+def solve(problem: LocalProblem, options: SolveOptions, *, sound: Tensor | None = None) -> Solution:
+    """Solve embedded cells; those outside the mask `sound` are replaced by harmless ones."""
+    system = assemble(gather(problem, options), problem.ridge, options)
     matrix = system.matrix
     if sound is not None:
         identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
@@ -74,39 +67,27 @@ def solve(
     weights = inner if system.outer is None else system.outer * inner
     if system.gram is not None:
         # Faded weights do not minimize the quadratic form, so it is evaluated as it stands.
-        image = (system.gram @ weights.unsqueeze(-1)).squeeze(-1) + ridge * weights
+        image = (system.gram @ weights.unsqueeze(-1)).squeeze(-1) + problem.ridge * weights
         power_squared = 1 + (weights * (image - 2 * system.cross)).sum(-1)
     return Solution(inner, weights, power_squared, norm, factor, system, trend)
 
 
 @torch.no_grad()
-def resolved(
-    solution: Solution,
-    local_values: Tensor,
-    ridge: Tensor,
-    limits: Limits,
-    *,
-    scale: Tensor | None = None,
-    least_norm: float = 0.0,
-) -> Tensor:
-    """Which cells follow the rules of `trust`, `(q,)` bool.
-
-    `local_values` are `(q, M, C)`; `ridge` is `()`, `(q, 1)` or `(q, M)`; `scale` `(C,)` is the size of what is predicted,
-    where that is more than the values; norms of weights are taken to be at least `least_norm`.
-    """
-    factor, system = solution.factor, solution.system
+def resolved(solution: Solution, local_values: Tensor, ridge: Tensor, options: SolveOptions) -> Tensor:
+    """Which cells follow the rules of `trust`, `(q,)` bool; values `(q, M, C)`, ridge `()`, `(q, 1)` or `(q, M)`."""
+    factor, system, limits = solution.factor, solution.system, options.limits
     rows = system.matrix.shape[-1]
     ratio = inverse = None
     if limits.mean < torch.inf and local_values.shape[-1]:
         columns = local_values if system.outer is None else system.outer.unsqueeze(-1) * local_values
         lengths = torch.linalg.vector_norm(adjoint(solution, columns)[0], dim=-2)  # (q, C)
-        ratio = trust.worst_ratio(lengths, trust.value_sizes(local_values, solution.trend is not None, scale))
+        ratio = trust.worst_ratio(lengths, trust.value_sizes(local_values, solution.trend is not None, options.value_scale))
     if trust.needs_inverse(limits):
         vectors = trust.probes(system.matrix)
         solved = unwhiten(factor, whiten(factor, vectors.expand(len(solution.norm), -1, -1)))
         inverse = trust.inverse_norm(solved, vectors)
     spread = trust.spread_of(solution.norm, solution.inner, -1)
-    norm = solution.norm.clamp_min(least_norm)
+    norm = solution.norm.clamp_min(options.least_norm)
     evidence = Evidence(system.size, norm, spread, ridge_of(ridge, norm), ratio, inverse)
     good = factor.sound & trust.judge(evidence, rows, limits)
     return good & system.taper_resolved if system.taper_resolved is not None and limits.any else good
@@ -168,14 +149,14 @@ def path(white: WhitePath) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def path_resolved(
-    solution: Solution, white: WhitePath, local_values: Tensor, ridge: Tensor, limits: Limits, scale: Tensor | None
+    solution: Solution, white: WhitePath, local_values: Tensor, ridge: Tensor, options: SolveOptions
 ) -> Tensor:
     r"""Which steps of the paths follow the rules of `trust`, `(q, M)` bool.
 
     With $Y = U^{-\top}$ the weights of the first $m$ neighbors are $\sum_{j\le m} l_j Y_j$, and likewise for every other
     right-hand side: running sums of the rows of $Y$.
     """
-    cross, values, ones = white
+    (cross, values, ones), limits = white, options.limits
     count, rows = solution.inner.shape
     inverse_rows = whiten(solution.factor, torch.eye(rows).to(cross).expand(count, -1, -1))  # (q, M, M): Y
     weights = (cross * inverse_rows).cumsum(1)  # (q, m, M)
@@ -196,7 +177,7 @@ def path_resolved(
                 solved = solved - multiples[..., output : output + 1] * direction
             lengths.append(torch.linalg.vector_norm(solved, dim=-1))
         largest, smallest = local_values.cummax(1).values, local_values.cummin(1).values  # (q, m, C)
-        sizes = trust.value_sizes(torch.stack((largest, smallest), dim=-2), ones is not None, scale)
+        sizes = trust.value_sizes(torch.stack((largest, smallest), dim=-2), ones is not None, options.value_scale)
         ratio = trust.worst_ratio(torch.stack(lengths, dim=-1), sizes)
     if trust.needs_inverse(limits):
         signs = whiten(solution.factor, trust.probes(inverse_rows).expand(count, -1, -1))  # (q, M, P)

@@ -21,8 +21,8 @@ from torch import Tensor
 from .._tensors import WithoutDerivative, as_double, working_dtype
 from ..kernels import kernel_from_name, name_of_kernel, with_profile
 from . import dense, local
+from .cells import LocalProblem
 from .dense import DenseKind
-from .local import LocalProblem
 from .options import Kind, SolveOptions
 
 # Inside torch.func.
@@ -32,13 +32,14 @@ def transformed_local(
     query: Tensor, centers: Tensor, values: Tensor, indices: Tensor, options: SolveOptions, kind: Kind
 ) -> tuple[Tensor, Tensor]:
     """As `local.solve_local`, by steps that `torch.func` can follow."""
-    kernel, dtype, cells = options.kernel, working_dtype(values.dtype), local.cell_options(options)
-    points = kernel.embed(query.double()), kernel.embed(centers.double())
-    ridge = LocalProblem(*points, values, indices, as_double(options.ridge, query.device)).cell_ridge(options.fade)
+    options, dtype = options.but(kind=kind), working_dtype(values.dtype)
+    given = LocalProblem(query, centers, values, as_double(options.ridge, query.device), indices)
+    problem = given.embedded(options, torch.float64)
     if len(query):
-        fixed = [tensor.detach() for tensor in (*points, ridge, *kernel.profile_tensors().values())]
-        ridge = torch.maximum(ridge, _RaisedLocal.apply(indices, options.but(ridge=0.0), kind, *fixed))
-    first, power_squared = local.plain_solve(*points, values.double(), ridge, indices, cells, kind)
+        fixed = (problem.query, problem.centers, problem.ridge, *options.kernel.profile_tensors().values())
+        raised = _RaisedLocal.apply(indices, options.but(ridge=0.0), *(tensor.detach() for tensor in fixed))
+        problem = problem._replace(ridge=torch.maximum(problem.ridge, raised))
+    first, power_squared = local.plain_solve(problem, options)
     return first.to(dtype), power_squared.to(dtype)
 
 
@@ -58,32 +59,26 @@ class _RaisedLocal(WithoutDerivative):
 
     @staticmethod
     def forward(
-        indices: Tensor,
-        options: SolveOptions,
-        kind: Kind,
-        query: Tensor,
-        centers: Tensor,
-        ridge: Tensor,
-        *tensors: Tensor,
+        indices: Tensor, options: SolveOptions, query: Tensor, centers: Tensor, ridge: Tensor, *tensors: Tensor
     ) -> Tensor:
-        problem = LocalProblem(query, centers, centers[:, :0], indices, ridge)
-        return local.raised_ridge(problem, _bound(options, tensors), kind)
+        problem = LocalProblem(query, centers, centers[:, :0], ridge, indices)
+        return local.raised_ridge(problem, _bound(options, tensors))
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], indices: Tensor, options: SolveOptions, kind: Kind, *rest: Tensor) -> Any:
-        index_dim, _, _, *dims = in_dims
+    def vmap(info: Any, in_dims: tuple[Any, ...], indices: Tensor, options: SolveOptions, *rest: Tensor) -> Any:
+        index_dim, _, *dims = in_dims
         every = torch.arange(info.batch_size, device=indices.device).view(-1, 1, 1)
         indices = _front(indices, index_dim, info.batch_size)
         query, centers, ridge, *tensors = (_front(x, at, info.batch_size) for x, at in zip(rest, dims, strict=True))
         if any(at is not None for at in dims[3:]):  # a kernel for each problem
             each = zip(indices, query, centers, ridge, *tensors, strict=True)
-            return torch.stack([_RaisedLocal.apply(rows, options, kind, *others) for rows, *others in each]), 0
+            return torch.stack([_RaisedLocal.apply(rows, options, *others) for rows, *others in each]), 0
         if ridge.ndim == 1:  # one number for each problem
             ridge = ridge.view(-1, 1, 1).expand(-1, query.shape[1], 1)
         # All problems as one, with the centers of all.
         rows = (indices + every * centers.shape[1]).flatten(0, 1)
         flat = query.flatten(0, 1), centers.flatten(0, 1), ridge.flatten(0, 1)
-        return _RaisedLocal.apply(rows, options, kind, *flat, *rest[3:]).view(info.batch_size, -1, 1), 0
+        return _RaisedLocal.apply(rows, options, *flat, *rest[3:]).view(info.batch_size, -1, 1), 0
 
 
 class _RaisedDense(WithoutDerivative):
