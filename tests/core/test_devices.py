@@ -6,7 +6,7 @@ import torch
 from torchkrr import kernels
 from torchkrr.core import cells
 from torchkrr.core.cells import LocalProblem
-from torchkrr.core.local import _LocalSolve, solve_embedded
+from torchkrr.core.local import solve_embedded
 from torchkrr.core.options import SolveOptions
 
 SHAPES = {"mean": (6, 2), "weights": (6, 9), "path": (6, 9, 2), "coefficients": (6, 10, 2)}
@@ -29,7 +29,7 @@ def test_solving_needs_no_numbers(kind, trend):
     # On the meta device there are none: any look at one is an error.
     options = SolveOptions(kernels.Matern32(1.5).to("meta"), trend=trend, backend="torch", kind=kind)
     with torch.no_grad():
-        first, power_squared, resolved, *_ = _LocalSolve.forward(*problem("meta"), options)
+        first, power_squared, resolved = solve_embedded(LocalProblem(*problem("meta")), options)
     assert first.shape == SHAPES[kind]
     assert (power_squared.device.type, resolved.device.type) == ("meta", "meta")
 

@@ -54,17 +54,6 @@ class LocalProblem(NamedTuple):
         ridge = self.ridge if self.ridge.ndim == 0 else self.ridge[rows]
         return self._replace(query=self.query[rows], ridge=ridge, indices=self.indices[rows])
 
-    def embedded(
-        self, options: SolveOptions, dtype: torch.dtype, points: tuple[Tensor, Tensor] | None = None
-    ) -> LocalProblem:
-        """The same in one dtype, with the given or embedded points, and a ridge for each query if there are several."""
-        embed = options.kernel.embed
-        query, centers = (embed(self.query.to(dtype)), embed(self.centers.to(dtype))) if points is None else points
-        ridge, members = self.ridge, self.members(options)
-        if ridge.ndim == 1:
-            ridge = ridge.index_select(0, members.flatten()).view(members.shape)
-        return LocalProblem(query, centers, self.values.to(dtype), ridge.to(dtype), self.indices)
-
     def members(self, options: SolveOptions) -> Tensor:
         """The neighbors that are solved on, `(Q, M)`."""
         return self.indices[:, :-1] if options.fade else self.indices

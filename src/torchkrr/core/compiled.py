@@ -158,7 +158,7 @@ def log_scale_for(problem: LocalProblem, options: SolveOptions) -> Tensor | None
 
 
 def local_forward(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor, ...]:
-    """As `local._evaluate`, for all queries at once."""
+    """As `local._forward`, for all queries at once."""
     (count, neighbors), outputs, kind = problem.indices.shape, problem.values.shape[1], options.kind
     # All that matters is the factor of a cell.
     factor_only = kind in ("mean", "weights") and not options.differentiated and problem.ridge.ndim == 0

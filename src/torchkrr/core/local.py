@@ -76,10 +76,11 @@ def solve_local(
         least_norm: norms of weights are taken to be at least this, for results that serve queries not yet known.
     """
     ridge = torch.as_tensor(options.ridge, dtype=torch.float64, device=query.device)
-    problem, dtype = LocalProblem(query, centers, values, ridge, indices), working_dtype(values.dtype)
+    problem = LocalProblem(query, centers, values, ridge, indices)
+    dtype = working_dtype(values.dtype) if embedded is None else embedded[0].dtype
     options = replace(options, kind=kind, value_scale=value_scale, least_norm=least_norm)
     if query.shape[0] == 0:  # nothing to judge, and no row to gain by being clever
-        return plain_solve(problem.embedded(options, dtype), options)
+        return plain_solve(embed(problem, options, dtype), options)
     log_scale = None
     used = problem
     if embedded is None:
@@ -91,13 +92,13 @@ def solve_local(
             embedded = query, centers
     # Cells that are solved again are numbered anew, and so without a cache.
     first = replace(options, cache=cache, log_scale=log_scale)
-    result = solve_embedded(used.embedded(options, dtype, embedded), first)
+    result = solve_embedded(embed(used, options, dtype, embedded), first)
     if not bool(result.resolved.all()):
         rows = result.unresolved_rows()
         rest = problem.rows(rows)
         if log_scale is not None:
             _check_centers(rest.centers, centers)  # nobody has looked at them yet
-        wide = rest.embedded(options, torch.float64)
+        wide = embed(rest, options, torch.float64)
         if dtype == torch.float64:
             again = LocalResult(*(part.index_select(0, rows) for part in result))
         else:
@@ -111,6 +112,19 @@ def solve_local(
         check_finite("centers", centers)
         check_finite("values", values)
     return result.first, result.power_squared
+
+
+def embed(
+    problem: LocalProblem, options: SolveOptions, dtype: torch.dtype, points: tuple[Tensor, Tensor] | None = None
+) -> LocalProblem:
+    """The problem in one dtype, with the given or embedded points, and its ridge by query where it differs by center."""
+    query, centers, values, ridge, indices = problem
+    if points is None:
+        points = options.kernel.embed(query.to(dtype)), options.kernel.embed(centers.to(dtype))
+    if ridge.ndim == 1:
+        members = problem.members(options)
+        ridge = ridge.index_select(0, members.flatten()).view(members.shape)
+    return LocalProblem(*points, values.to(dtype), ridge.to(dtype), indices)
 
 
 def raised_ridge(problem: LocalProblem, options: SolveOptions) -> Tensor:
@@ -169,32 +183,29 @@ def solve_embedded(problem: LocalProblem, options: SolveOptions) -> LocalResult:
         differentiated=differentiated,
         limits=trust.limits(problem.query.dtype, options.kind, watched=differentiated),
     )
-    run = _LocalSolve.apply if differentiated else _LocalSolve.forward
-    return LocalResult(*run(*problem, options, *learned)[:3])
+    if differentiated:
+        return LocalResult(*_LocalSolve.apply(*problem, options, *learned)[:3])
+    solve_all = compiled.local_forward if is_fused else _forward
+    return LocalResult(*solve_all(problem, options)[:3])
+
+
+def _forward(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor, ...]:
+    """The outputs of `options.kind`, which cells are resolved, and what the backward pass needs (or empty tensors)."""
+
+    def work(chunk: slice) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return _evaluate(problem.chunk(chunk), options)
+
+    return collect(work, _chunks(problem), problem.query.device)
 
 
 class _LocalSolve(torch.autograd.Function):
-    """The outputs of `options.kind`, which cells are resolved, and what the backward pass needs (or empty tensors)."""
+    """As `_forward`, with a gradient: inputs are a problem, its options, and what the profile of the kernel learns."""
 
     @staticmethod
-    def forward(
-        query: Tensor,
-        centers: Tensor,
-        values: Tensor,
-        ridge: Tensor,
-        indices: Tensor,
-        options: SolveOptions,
-        *learned: Tensor,
-    ) -> tuple[Tensor, ...]:
-        problem = LocalProblem(query, centers, values, ridge, indices)
-        if options.backend == "fused":
-            return compiled.local_forward(problem, options)
-
-        def work(chunk: slice) -> tuple[Tensor, ...]:
-            with torch.no_grad():
-                return _evaluate(problem.chunk(chunk), options)
-
-        return collect(work, _chunks(problem), query.device)
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        solve_all = compiled.local_forward if inputs[5].backend == "fused" else _forward
+        return solve_all(LocalProblem(*inputs[:5]), inputs[5])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -34,7 +34,7 @@ def transformed_local(
     """As `local.solve_local`, by steps that `torch.func` can follow."""
     options, dtype = options.but(kind=kind), working_dtype(values.dtype)
     given = LocalProblem(query, centers, values, as_double(options.ridge, query.device), indices)
-    problem = given.embedded(options, torch.float64)
+    problem = local.embed(given, options, torch.float64)
     if len(query):
         fixed = (problem.query, problem.centers, problem.ridge, *options.kernel.profile_tensors().values())
         raised = _RaisedLocal.apply(indices, options.but(ridge=0.0), *(tensor.detach() for tensor in fixed))

@@ -84,17 +84,7 @@ class BlendedKernelRidge(CachedLayer[_Anchors, Expansions]):
         learn_centers: bool = False,
         learn_values: bool = False,
     ) -> None:
-        super().__init__(
-            centers,
-            values,
-            num_neighbors,
-            kernel=kernel,
-            ridge=ridge,
-            trend=trend,
-            on_singular=on_singular,
-            learn_centers=learn_centers,
-            learn_values=learn_values,
-        )
+        super().__init__(centers, values, num_neighbors, kernel, ridge, trend, on_singular, learn_centers, learn_values)
         check_integer("num_blended", num_blended)
         if num_blended < 1:
             raise InputError(f"num_blended must be at least 1, got {num_blended}. A typical value is 8.")

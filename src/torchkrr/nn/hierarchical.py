@@ -85,17 +85,7 @@ class HierarchicalKernelRidge(CachedLayer[_Hierarchy, _Parts]):
         learn_centers: bool = False,
         learn_values: bool = False,
     ) -> None:
-        super().__init__(
-            centers,
-            values,
-            num_neighbors,
-            kernel=kernel,
-            ridge=ridge,
-            trend=trend,
-            on_singular=on_singular,
-            learn_centers=learn_centers,
-            learn_values=learn_values,
-        )
+        super().__init__(centers, values, num_neighbors, kernel, ridge, trend, on_singular, learn_centers, learn_values)
         check_integer("num_coarse", num_coarse)
         if num_coarse < 1:
             raise InputError(f"num_coarse must be at least 1, got {num_coarse}. A typical value is 1000.")

@@ -51,16 +51,7 @@ class KernelRidge(SupportLayer):
         backend: Backend = "auto",
     ) -> None:
         check_choice("backend", backend, ("auto", "fused", "torch"))
-        super().__init__(
-            centers,
-            values,
-            kernel=kernel,
-            ridge=ridge,
-            trend=trend,
-            on_singular=on_singular,
-            learn_centers=learn_centers,
-            learn_values=learn_values,
-        )
+        super().__init__(centers, values, kernel, ridge, trend, on_singular, learn_centers, learn_values)
         self.backend: Backend = backend
 
     def forward(self, query: Tensor) -> Tensor:
