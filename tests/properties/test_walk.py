@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +34,7 @@ def walk(call: Callable[[], Any]) -> tuple[list[str], int]:
         call()
     finally:
         sys.setprofile(None)
-    files, changes = sorted(set(frames)), sum(a != b for a, b in zip(frames, frames[1:], strict=False))
+    files, changes = sorted(set(frames)), sum(a != b for a, b in itertools.pairwise(frames))
     print(f"{len(files)} files, {changes} changes of file: {', '.join(files)}")
     return files, changes
 
@@ -53,8 +54,8 @@ def test_a_local_prediction_enters_ten_files():
 
 @needs_fused
 def test_a_small_dense_prediction_enters_six_files():
-    centers, values = draw(100, 8), draw(100, 2)
-    files, _ = walk(lambda: functional.kernel_ridge(centers[:5] + 0.1, centers, values, kernel=kernels.Matern32(2.0)))
+    centers, values, kernel = draw(100, 8), draw(100, 2), kernels.Matern32(2.0)
+    files, _ = walk(lambda: functional.kernel_ridge(centers[:5] + 0.1, centers, values, kernel=kernel))
     assert len(files) <= 6
 
 

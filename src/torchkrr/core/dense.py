@@ -168,6 +168,15 @@ def with_trend(system: DenseSystem) -> DenseSystem:
     return system._replace(trend=trend, total=trend.sum(-2, keepdim=True))
 
 
+def crosses(problem: DenseProblem) -> Iterator[Tensor]:
+    """The kernel `(*, N, q)` of the centers with some queries after others."""
+    batch = torch.broadcast_shapes(problem.query.shape[:-2], problem.centers.shape[:-2]).numel()
+    row_bytes = 4 * batch * problem.centers.shape[-2] * problem.query.element_size()
+    size = rows_per_chunk(row_bytes, 4 * chunk_bytes(problem.query.device))
+    for chunk in ranges(problem.query.shape[-2], size) or [slice(0, 0)]:
+        yield cross_kernel(problem, problem.query[..., chunk, :])
+
+
 def cross_kernel(problem: DenseProblem, query: Tensor) -> Tensor:
     return problem.options.kernel.of_squared(squared_distances(problem.centers, query))  # (*, N, q)
 
@@ -253,13 +262,15 @@ def mean(problem: DenseProblem) -> DenseResult:
     system = assemble(problem)
     coefficients, trend = project_trend(system, spd_solve(system, problem.values))
     judge = _Judge(problem, system, coefficients)
-    results, masks = [], []
-    for chunk in query_chunks(problem):
-        cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
-        part = cross.mT @ coefficients
-        results.append(part if trend is None else part + trend)
-        masks.append(judge.resolved(cross.detach()))
-    return DenseResult(torch.cat(results, dim=-2), torch.cat(masks, dim=-1).unsqueeze(-1))
+    parts = [
+        (mean_for(cross, coefficients, trend), judge.resolved(cross.detach()).unsqueeze(-1)) for cross in crosses(problem)
+    ]
+    return DenseResult(*(torch.cat(column, dim=-2) for column in zip(*parts, strict=True)))
+
+
+def mean_for(cross: Tensor, coefficients: Tensor, trend: Tensor | None) -> Tensor:
+    part = cross.mT @ coefficients
+    return part if trend is None else part + trend
 
 
 def weights(problem: DenseProblem) -> DenseResult:
@@ -273,14 +284,11 @@ def weights(problem: DenseProblem) -> DenseResult:
 def power_squared(problem: DenseProblem) -> DenseResult:
     r"""$1 - k^\top A^{-1}k$, plus $(1-b)^2/c$ with a trend; `(*, Q)`."""
     system = assemble(problem)
-    judge = _Judge(problem, system)
-    results, masks = [], []
-    for chunk in query_chunks(problem):
-        cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
+    judge, parts = _Judge(problem, system), []
+    for cross in crosses(problem):
         found = weights_for(system, cross)
-        results.append(power_for(system, cross, found))
-        masks.append(judge.trusts(found.norm, found.spread))
-    return DenseResult(torch.cat(results, dim=-1), torch.cat(masks, dim=-1))
+        parts.append((power_for(system, cross, found), judge.trusts(found.norm, found.spread)))
+    return DenseResult(*(torch.cat(column, dim=-1) for column in zip(*parts, strict=True)))
 
 
 def power_for(system: DenseSystem, cross: Tensor, found: DenseWeights) -> Tensor:
@@ -361,13 +369,6 @@ EVALUATE: dict[DenseKind, Callable[[DenseProblem], DenseResult]] = {
 }
 
 
-def query_chunks(problem: DenseProblem) -> list[slice]:
-    batch = torch.broadcast_shapes(problem.query.shape[:-2], problem.centers.shape[:-2]).numel()
-    row_bytes = 4 * batch * problem.centers.shape[-2] * problem.query.element_size()
-    size = rows_per_chunk(row_bytes, 4 * chunk_bytes(problem.query.device))
-    return ranges(problem.query.shape[-2], size) or [slice(0, 0)]
-
-
 @torch.no_grad()
 def serves_any_query(system: DenseSystem) -> Tensor:
     r"""Whether float64 systems follow the rule of systems for queries not yet known, `(*,)` bool.
@@ -409,14 +410,17 @@ class DenseRegressor:
     @torch.no_grad()
     def predict(self, query: Tensor) -> Tensor:
         """`(Q, D)` to `(Q, C)`."""
-        return torch.cat([self._mean(cross) for cross in self._cross(query)])
+        return torch.cat([mean_for(cross, self.coefficients, self.constant) for cross in self._crosses(query)])
 
     @torch.no_grad()
     def predict_with_power(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Predictions `(Q, C)` and the squared power function `(Q,)`."""
         parts = [
-            (self._mean(cross), power_for(self.system, cross, weights_for(self.system, cross)))
-            for cross in self._cross(query)
+            (
+                mean_for(cross, self.coefficients, self.constant),
+                power_for(self.system, cross, weights_for(self.system, cross)),
+            )
+            for cross in self._crosses(query)
         ]
         means, powers = zip(*parts, strict=True)
         return torch.cat(means), torch.cat(powers)
@@ -424,7 +428,7 @@ class DenseRegressor:
     @torch.no_grad()
     def weights(self, query: Tensor) -> Tensor:
         """`(Q, N)`."""
-        return torch.cat([weights_for(self.system, cross).weights.mT for cross in self._cross(query)])
+        return torch.cat([weights_for(self.system, cross).weights.mT for cross in self._crosses(query)])
 
     @torch.no_grad()
     def leave_one_out(self) -> tuple[Tensor, Tensor]:
@@ -432,12 +436,5 @@ class DenseRegressor:
         found = left_out_of(self.system, self.problem.values, inverse_of(self.system))
         return self.problem.values - found.residuals, found.diagonal
 
-    def _mean(self, cross: Tensor) -> Tensor:
-        part = cross.mT @ self.coefficients
-        return part if self.constant is None else part + self.constant
-
-    def _cross(self, query: Tensor) -> Iterator[Tensor]:
-        """`(N, q)` for some queries after others."""
-        problem = self.problem._replace(query=self.problem.options.kernel.embed(query.double()))
-        for chunk in query_chunks(problem):
-            yield cross_kernel(problem, problem.query[chunk])
+    def _crosses(self, query: Tensor) -> Iterator[Tensor]:
+        return crosses(self.problem._replace(query=self.problem.options.kernel.embed(query.double())))

@@ -7,7 +7,16 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from .._checks import check_choice, check_ridge
+from .._checks import (
+    check_alike,
+    check_broadcastable,
+    check_choice,
+    check_finite,
+    check_points,
+    check_ridge,
+    check_same_features,
+    check_same_rows,
+)
 from .._tensors import State, state_of
 from ..kernels import Kernel, check_kernel
 from ..native import Backend
@@ -52,6 +61,19 @@ class SolveOptions:
         check_choice("on_singular", self.on_singular, ("warn", "raise"))
         check_choice("backend", self.backend, ("auto", "fused", "torch"))
         return self
+
+    def check_problem(self, query: Any, centers: Any, values: Any, *, batched: bool = False) -> Tensor:
+        """As `check`, with the tensors of a problem; returns the values, without columns if none are given."""
+        check_points("query", query, batched=batched, maybe_empty=True)
+        check_points("centers", centers, batched=batched)
+        values = centers[..., :0] if values is None else values
+        check_alike(query=query, centers=centers, values=values)
+        check_same_features("query", query, "centers", centers)
+        check_same_rows("centers", centers, "values", values)
+        check_broadcastable(query=query, centers=centers, values=values)
+        check_finite("query", query)
+        self.check(centers.shape[-2])
+        return values  # type: ignore[no-any-return]
 
     def state(self, *tensors: Tensor) -> State:
         """What torch is doing with a problem of these tensors."""

@@ -13,12 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._checks import (
-    check_alike,
-    check_finite,
-    check_same_rows,
-    check_values,
-)
+from .._checks import check_finite, check_values
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._tensors import full_precision, with_a_row, working_dtype
 from ..core.local import solve_local
@@ -307,7 +302,4 @@ def _embed(query: Tensor, centers: Tensor, kernel: Kernel) -> tuple[Tensor, Tens
 def _check_choices(
     query: Tensor, centers: Tensor, values: Tensor, kernel: Any, ridge: Any, trend: Any, on_singular: Any
 ) -> None:
-    check_alike(query=query, centers=centers, values=values)
-    check_same_rows("centers", centers, "values", values)
-    check_finite("query", query)
-    SolveOptions(kernel, ridge, trend, on_singular=on_singular).check(len(centers))
+    SolveOptions(kernel, ridge, trend, on_singular=on_singular).check_problem(query, centers, values)

@@ -252,7 +252,6 @@ class SupportLayer(nn.Module):
         return [name for name in ("centers", "values") if name in self._parameters or is_parametrized(self, name)]
 
     def _solve_arguments(self) -> dict[str, Any]:
-        """Keyword arguments for the functions of `torchkrr.functional`."""
         return {"kernel": self.kernel, "ridge": self.ridge, "trend": self.trend, "on_singular": self.on_singular}
 
     def _kernel_tensors(self) -> list[Tensor]:
@@ -308,16 +307,10 @@ class SupportLayer(nn.Module):
         return without_graph(self)
 
     def extra_repr(self) -> str:
-        learned = self._learned()
-        words = [
-            f"in_features={self.in_features}",
-            f"out_features={self.out_features}",
-            f"num_centers={self.num_centers}",
-            *self._own_repr(),
-            f"ridge={float(torch.as_tensor(self.ridge).detach()):g}",
-        ]
+        words = [f"{name}={getattr(self, name)}" for name in ("in_features", "out_features", "num_centers")]
+        words += [*self._own_repr(), f"ridge={float(torch.as_tensor(self.ridge).detach()):g}"]
         words += [f"trend={self.trend!r}"] if self.trend else []
-        words += [f"learned={learned}"] if learned else []
+        words += [f"learned={self._learned()}"] if self._learned() else []
         return ", ".join(words)
 
     def _own_repr(self) -> list[str]:

@@ -18,15 +18,11 @@ class KernelRidge(SupportLayer):
     For a few thousand centers at most, and for learned centers and values inside a network. Beyond that,
     `LocalKernelRidge`.
 
+    Arguments as in `torchkrr.functional.kernel_ridge`, and
+
     Args:
-        centers: points the regressor is built on.
-        values: values at the centers.
         kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
-        ridge: non-negative number, or a 0-d tensor.
-        trend: `"constant"` reproduces constants.
-        on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.kernel_ridge`.
         learn_centers, learn_values: make them Parameters.
-        backend: which code predicts, see `torchkrr.functional.kernel_ridge`.
 
     Shape:
         - centers: `(N, D)`; values: `(N, C)`; query: `(*, D)`; output: `(*, C)`
