@@ -19,7 +19,7 @@ from tests.nn.layers import (
     rebuilt,
     shrunk,
 )
-from tests.nn.test_freshness import EDITS, ONLY_FIXED, edited_behind_the_back, edited_in_numpy, embedding_kernel, stepped
+from tests.nn.test_base import EDITS, ONLY_FIXED, edited_behind_the_back, edited_in_numpy, embedding_kernel, stepped
 from torch import Tensor
 
 from torchkrr import functional as F

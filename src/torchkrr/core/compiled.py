@@ -18,7 +18,7 @@ import functools
 import math
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy
@@ -28,17 +28,7 @@ from torch import Tensor
 from .. import native
 from .._checks import check_finite
 from .._tensors import is_plain, needs_gradient, working_dtype
-from ..kernels import (
-    Exponential,
-    Gaussian,
-    InverseMultiquadric,
-    Kernel,
-    Matern32,
-    Matern52,
-    RationalQuadratic,
-    Wendland,
-    check_kernel,
-)
+from ..kernels import BY_NAME, Exponential, Kernel, RationalQuadratic, Wendland, check_kernel
 from ..native import NAMES, Task
 from . import trust
 from .backward import Saved
@@ -47,16 +37,7 @@ from .dense import DenseProblem
 from .dense import mean as dense_mean_by_torch
 from .options import Normalize, SolveOptions
 
-# Numbers as in profile.h, and the parameters of the profile.
-PROFILES: dict[type[Kernel], tuple[int, Callable[[Any], tuple[float, ...]]]] = {
-    Exponential: (0, lambda kernel: ()),
-    Matern32: (1, lambda kernel: ()),
-    Matern52: (2, lambda kernel: ()),
-    Gaussian: (3, lambda kernel: ()),
-    RationalQuadratic: (4, lambda kernel: (float(kernel.alpha.detach()),)),
-    InverseMultiquadric: (5, lambda kernel: ()),
-    Wendland: (6, lambda kernel: (kernel.exponent, kernel.smoothness)),
-}
+PROFILES = {kind: number for number, kind in enumerate(BY_NAME.values())}  # numbered as in profile.h
 NUMPY_TYPES = {torch.float32: numpy.float32, torch.float64: numpy.float64}
 # Floating-point operations, per query, that sharing has to save to be worth its bookkeeping.
 WORTHWHILE = 1e5
@@ -122,6 +103,13 @@ def local_obstacle(problem: LocalProblem, options: SolveOptions, learned: Sequen
     if not is_plain(*problem[:4], *numbers_of_profile(options.kernel)):
         return native.NO_MEMORY
     return native.MISSING if native.library() is None else None
+
+
+def shape_of(kernel: Kernel) -> tuple[float, ...]:
+    """The parameters of a profile."""
+    if isinstance(kernel, RationalQuadratic):
+        return (float(kernel.alpha.detach()),)
+    return (kernel.exponent, kernel.smoothness) if isinstance(kernel, Wendland) else ()
 
 
 def numbers_of_profile(kernel: Kernel) -> list[Tensor]:
@@ -220,7 +208,6 @@ def _run_local(
         indices = shared.cells
         tensors |= {"indices": indices, "starts": shared.starts, "order": shared.order}
     steps = ridge.detach().resolve_neg().expand(indices.shape)
-    profile, parameters = PROFILES[type(options.kernel)]
     task = Task(
         cache=None if cache is None else cache.handle,
         ridge=steps.data_ptr(),
@@ -231,11 +218,11 @@ def _run_local(
         features=centers.shape[1],
         outputs=values.shape[1],
         threads=torch.get_num_threads(),
-        profile=profile,
+        profile=PROFILES[type(options.kernel)],
         scale_step=0 if options.log_scale is None else int(options.log_scale.numel() > 1),
         trend=options.trend is not None,
         path=options.kind == "path",
-        shape=tuple(parameters(options.kernel)),
+        shape=shape_of(options.kernel),
         limits=tuple(options.limits),
         system_limit=trust.TRUSTED.system,
         least_norm=options.least_norm,
@@ -287,7 +274,6 @@ class _DenseTask:
         self.kernel, self.ridge = kernel, ridge
         self.scale = scale  # logarithms of what the library divides by; without, the points are embedded
         self.number, self.resolved = NUMBERS[values.dtype](ridge), ctypes.c_uint8()
-        profile, parameters = PROFILES[type(kernel)]
         self.task = Task(
             ridge=ctypes.addressof(self.number),
             resolved=ctypes.addressof(self.resolved),
@@ -297,8 +283,8 @@ class _DenseTask:
             outputs=values.shape[1],
             cells=query.shape[0],
             features=query.shape[1],
-            profile=profile,
-            shape=parameters(kernel),
+            profile=PROFILES[type(kernel)],
+            shape=shape_of(kernel),
             limits=tuple(trust.limits(values.dtype, "mean", watched=watched)),
             system_limit=trust.TRUSTED.system,
         )
@@ -327,7 +313,7 @@ def dense_obstacle(query: Any, centers: Any, values: Any, kernel: Any, ridge: An
         return "it works neither under autocast nor inside torch.compile"
     if not is_plain(query, centers, values, *numbers_of_profile(kernel)):
         return native.NO_MEMORY
-    if PROFILES[type(kernel)][1](kernel) and kernel.learned_in_profile():
+    if type(kernel) is RationalQuadratic and kernel.learned_in_profile():
         return f"it has no gradient for what {type(kernel).__name__} learns in its profile"
     return native.MISSING if native.library() is None else None
 

@@ -78,9 +78,8 @@ def solve_local(
     ridge = torch.as_tensor(options.ridge, dtype=torch.float64, device=query.device)
     problem = LocalProblem(query, centers, values, ridge, indices)
     dtype = working_dtype(values.dtype) if embedded is None else embedded[0].dtype
-    options = replace(options, kind=kind, value_scale=value_scale, least_norm=least_norm)
     if query.shape[0] == 0:  # nothing to judge, and no row to gain by being clever
-        return plain_solve(embed(problem, options, dtype), options)
+        return plain_solve(embed(problem, options, dtype), replace(options, kind=kind))
     log_scale = None
     used = problem
     if embedded is None:
@@ -90,10 +89,10 @@ def solve_local(
             _check_centers(used.centers, centers)
         else:
             embedded = query, centers
-    # Cells that are solved again are numbered anew, and so without a cache.
-    first = replace(options, cache=cache, log_scale=log_scale)
-    result = solve_embedded(embed(used, options, dtype, embedded), first)
+    options = replace(options, kind=kind, value_scale=value_scale, least_norm=least_norm, cache=cache, log_scale=log_scale)
+    result = solve_embedded(embed(used, options, dtype, embedded), options)
     if not bool(result.resolved.all()):
+        options = replace(options, cache=None, log_scale=None)  # cells are numbered anew, and all are embedded
         rows = result.unresolved_rows()
         rest = problem.rows(rows)
         if log_scale is not None:
@@ -318,9 +317,12 @@ def _by_autograd(
             given = list(inputs)
             for i, tensor in zip(requested, some, strict=True):
                 given[i] = tensor
-            swap = {id(old): new for old, new in zip(learned, given[4:], strict=True)}
+            query, centers, values, ridge, *tensors = given
+            swap = {id(old): new for old, new in zip(learned, tensors, strict=True)}
             bound = replace(options, kernel=with_tensors(options.kernel, swap))
-            return plain_solve(LocalProblem(*given[:4], problem.indices).chunk(chunk), bound, sound[chunk])
+            return plain_solve(
+                LocalProblem(query, centers, values, ridge, problem.indices).chunk(chunk), bound, sound[chunk]
+            )
 
         _, pull = torch.func.vjp(outputs, *(inputs[i] for i in requested))  # type: ignore[misc]
         for i, part in zip(requested, pull(tuple(grad[chunk] for grad in grads)), strict=True):

@@ -64,14 +64,15 @@ class SolveOptions:
 
     def check_problem(self, query: Any, centers: Any, values: Any, *, batched: bool = False) -> Tensor:
         """As `check`, with the tensors of a problem; returns the values, without columns if none are given."""
-        check_points("query", query, batched=batched, maybe_empty=True)
         check_points("centers", centers, batched=batched)
+        if query is not centers:
+            check_points("query", query, batched=batched, maybe_empty=True)
         values = centers[..., :0] if values is None else values
         check_alike(query=query, centers=centers, values=values)
         check_same_features("query", query, "centers", centers)
         check_same_rows("centers", centers, "values", values)
         check_broadcastable(query=query, centers=centers, values=values)
-        check_finite("query", query)
+        check_finite("centers" if query is centers else "query", query)
         self.check(centers.shape[-2])
         return values  # type: ignore[no-any-return]
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .._checks import (
+    check_alike,
     check_finite,
     check_floating,
     check_index_list,
@@ -251,6 +252,7 @@ def _checked_blend(
 ) -> Blend:
     check_points("query", query, maybe_empty=True)
     check_points("centers", centers)
+    check_alike(query=query, centers=centers)
     check_index_list("anchor_indices", anchor_indices, centers)
     check_index_rows("anchor_neighbors", anchor_neighbors, len(anchor_indices), "anchor", centers)
     check_indices("nearest_anchors", nearest_anchors, len(query), anchor_indices, what="anchors")

@@ -42,14 +42,10 @@ class LocalKernelRidge(SupportLayer):
         values: values at the centers; for classification one-hot labels.
         num_neighbors: centers per prediction. Cost grows with its cube, the error indicator falls with it.
         kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
-        ridge: non-negative number, or a 0-d tensor.
-        trend: `"constant"` reproduces constants.
-        fade: makes the prediction continuous: neighbors lose their influence before they leave the list.
-        normalize: `"cell"` measures distances relative to the size of each neighborhood.
+        ridge, trend, fade, normalize, on_singular, backend: as in `torchkrr.functional.local_kernel_ridge`; the ridge is one
+            for all centers, and `num_neighbors` counts without the neighbor that sets the radius of the fading.
         index: how neighbors are found, see `torchkrr.neighbors`; `None` is exact search, `"auto"` chooses by the number of
             centers and states its choice (`AutoIndex`). Built again whenever centers or kernel change.
-        on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.local_kernel_ridge`.
-        backend: `"auto"`, `"fused"` or `"torch"`, see `torchkrr.functional.local_kernel_ridge`.
         keep_factors: keep the factors of so many neighborhoods, those used last, for queries to come with the same
             neighbors: a stream on a grid. Each takes M^2 numbers. Only without gradients, and with the fused backend.
         learn_centers, learn_values: make them Parameters.
