@@ -28,9 +28,18 @@ from torch.nn.functional import pad
 
 from ..distances import safe_sqrt
 from ..kernels import profile_gradient
-from .cells import LocalProblem, Neighborhoods, gather, outer_taper, pair_squared, recentered, smooth_taper
+from .cells import (
+    LocalProblem,
+    Neighborhoods,
+    Solution,
+    adjoint,
+    gather,
+    outer_taper,
+    pair_squared,
+    recentered,
+    smooth_taper,
+)
 from .options import SolveOptions
-from .solve import Solution, adjoint
 
 
 class Saved(NamedTuple):

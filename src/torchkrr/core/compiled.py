@@ -1,7 +1,7 @@
 r"""The compiled solver: one neighborhood, or one small dense problem, in cache from gather to prediction.
 
 The library of `native/` does the work; this file chooses and calls it. Formulas, the rule for singular cells, and results up
-to rounding are those of `solve`, `backward` and `dense`, which remain the reference and the path for everything else.
+to rounding are those of `cells`, `backward` and `dense`, which remain the reference and the path for everything else.
 
 For dense problems, with $G$ arriving at the predictions $k^\top\alpha$, $\alpha = A^{-1}y$, and $B = A^{-1}kG$:
 

@@ -90,20 +90,10 @@ def solve_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor,
     return result
 
 
-def plain_solve(
-    kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor, ridge: Tensor, options: SolveOptions
-) -> Tensor:
-    """The result of `kind` for embedded points by the plain formulas, in steps that `torch.func` can follow."""
-    return EVALUATE[kind](DenseProblem(query, centers, values, ridge, options)).result
-
-
 @torch.no_grad()
-def raised_ridge(
-    kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor, ridge: Tensor, options: SolveOptions
-) -> Tensor:
-    """The least ridge that resolves each float64 problem on embedded points, `(*, 1)`; zero if it is resolved as it is."""
-    limits = trust.limits(torch.float64, kind)
-    problem = DenseProblem(query, centers, values, ridge, replace(options, limits=limits))
+def raised_ridge(kind: DenseKind, problem: DenseProblem) -> Tensor:
+    """The least ridge that resolves each float64 problem, `(*, 1)`; zero if it is resolved as it is."""
+    problem = problem._replace(options=replace(problem.options, limits=trust.limits(torch.float64, kind)))
 
     def resolved(problem: DenseProblem) -> Tensor:
         good = EVALUATE[kind](problem).resolved
@@ -111,7 +101,7 @@ def raised_ridge(
         return good.flatten(good.ndim - width).all(-1, keepdim=True)
 
     good = resolved(problem)
-    raised = torch.zeros_like(good, dtype=query.dtype)
+    raised = torch.zeros_like(good, dtype=torch.float64)
 
     def solve(problem: DenseProblem) -> Tensor:
         nonlocal good, raised

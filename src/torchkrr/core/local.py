@@ -4,7 +4,7 @@
 again in float64, and those that are singular even there with a larger ridge (`trust`).
 
 The forward pass keeps vectors per query, never an M x M matrix. First derivatives come from `backward`, or from its twin in
-`compiled`; derivatives of those, and of weights and paths, from running the plain formula of `solve` again under autograd,
+`compiled`; derivatives of those, and of weights and paths, from running the plain formula of `cells` again under autograd,
 chunk by chunk.
 """
 
@@ -24,9 +24,8 @@ from .._state import with_tensors
 from .._tensors import needs_gradient, working_dtype
 from . import compiled, trust
 from .backward import CellGradients, Saved, gradients, keep
-from .cells import LocalProblem
+from .cells import LocalProblem, Solution, adjoint, path, path_resolved, predict, resolved, solve, whiten_path
 from .options import Kind, SolveOptions
-from .solve import Solution, adjoint, path, path_resolved, predict, resolved, solve, whiten_path
 
 SMALLEST_CHUNK = 8
 

@@ -47,11 +47,12 @@ def transformed_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: T
     """As `dense.solve_dense`, by steps that `torch.func` can follow; all queries of a problem have one ridge."""
     kernel = options.kernel
     points = kernel.embed(query.double()), kernel.embed(centers.double())
-    ridge = as_double(options.ridge, query.device)
-    if points[0].numel():
-        fixed = [tensor.detach() for tensor in (*points, values.double(), ridge, *kernel.profile_tensors().values())]
-        ridge = torch.maximum(ridge, _RaisedDense.apply(options.but(ridge=0.0), kind, *fixed))
-    return dense.plain_solve(kind, *points, values.double(), ridge, options).to(working_dtype(values.dtype))
+    problem = dense.DenseProblem(*points, values.double(), as_double(options.ridge, query.device), options)
+    if problem.query.numel():
+        fixed = (tensor.detach() for tensor in (*problem[:4], *kernel.profile_tensors().values()))
+        raised = _RaisedDense.apply(options.but(ridge=0.0), kind, *fixed)
+        problem = problem._replace(ridge=torch.maximum(problem.ridge, raised))
+    return dense.EVALUATE[kind](problem).result.to(working_dtype(values.dtype))
 
 
 class _RaisedLocal(WithoutDerivative):
@@ -85,16 +86,9 @@ class _RaisedDense(WithoutDerivative):
     """The ridge that each problem needs in float64, `(*, 1)`; zero where it is resolved as it is."""
 
     @staticmethod
-    def forward(
-        options: SolveOptions,
-        kind: DenseKind,
-        query: Tensor,
-        centers: Tensor,
-        values: Tensor,
-        ridge: Tensor,
-        *tensors: Tensor,
-    ) -> Tensor:
-        return dense.raised_ridge(kind, query, centers, values, ridge, _bound(options, tensors))
+    def forward(options: SolveOptions, kind: DenseKind, *tensors: Tensor) -> Tensor:
+        query, centers, values, ridge, *others = tensors
+        return dense.raised_ridge(kind, dense.DenseProblem(query, centers, values, ridge, _bound(options, others)))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], options: SolveOptions, kind: DenseKind, *rest: Tensor) -> Any:
