@@ -82,7 +82,7 @@ class Expansions:
     def __init__(self, count: int, device: torch.device) -> None:
         self.size = 0
         self._slots = torch.full((count,), -1, device=device)
-        self._solved: Regressors | None = None  # with room for more than `size`
+        self.regressors: Regressors | None = None  # with room for more than `size`
 
     def missing(self, numbers: Tensor) -> Tensor:
         """Those of the numbers that have no coefficients yet, once each, in order."""
@@ -90,14 +90,14 @@ class Expansions:
         return unique[self._slots[unique] < 0]
 
     def add(self, numbers: Tensor, found: Regressors) -> None:
-        stop, solved = self.size + len(numbers), self._solved
+        stop, solved = self.size + len(numbers), self.regressors
         if solved is None or len(solved.wide) < stop:
             # Twice the room each time: single queries would otherwise copy everything for every new regressor.
             room = min(max(stop, 2 * self.size), len(self._slots))
             grown = Regressors(*(part.new_empty(room, *part.shape[1:]) for part in found))
             for new, old in zip(grown, solved or (), strict=False):
                 new[: self.size] = old[: self.size]
-            self._solved = solved = grown
+            self.regressors = solved = grown
         for all_parts, part in zip(solved, found, strict=True):
             all_parts[self.size : stop] = part
         self._slots[numbers] = torch.arange(self.size, stop, device=numbers.device)
@@ -107,9 +107,9 @@ class Expansions:
         self, query: Points, centers: Points, numbers: Tensor, owners: Tensor, members: Tensor, kernel: Kernel
     ) -> Tensor:
         """The regressors `numbers` `(P,)` at the queries `owners` `(P,)`; `members` `(A, M)` are those of all. `(P, C)`."""
-        assert self._solved is not None
-        wide = self._solved.wide[self._slots[numbers]]
-        result = query.embedded.new_empty(len(numbers), self._solved.table.shape[-1])
+        assert self.regressors is not None
+        wide = self.regressors.wide[self._slots[numbers]]
+        result = query.embedded.new_empty(len(numbers), self.regressors.table.shape[-1])
         rows = (~wide).nonzero().squeeze(1)
         if len(rows):
             points = query.embedded, centers.embedded
@@ -124,8 +124,8 @@ class Expansions:
     def _sums(
         self, query: Tensor, centers: Tensor, numbers: Tensor, owners: Tensor, members: Tensor, kernel: Kernel
     ) -> Tensor:
-        assert self._solved is not None
-        table, slots = self._solved.table, self._slots
+        assert self.regressors is not None
+        table, slots = self.regressors.table, self._slots
 
         def work(chunk: slice) -> tuple[Tensor, ...]:
             with torch.no_grad():
