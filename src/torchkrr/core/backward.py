@@ -59,7 +59,7 @@ class CellGradients(NamedTuple):
     profile: list[Tensor]
 
 
-def keep(solution: Solution, local_values: Tensor, resolved: Tensor) -> Saved:
+def save(solution: Solution, local_values: Tensor, resolved: Tensor) -> Saved:
     """What `gradients` will need; cells that are not resolved keep zeros."""
     system = solution.system
     columns = local_values if system.outer is None else system.outer.unsqueeze(-1) * local_values

@@ -269,7 +269,7 @@ class _DenseTask:
     __slots__ = ("kernel", "number", "resolved", "ridge", "scale", "task")
 
     def __init__(
-        self, query: Tensor, values: Tensor, kernel: Kernel, ridge: float, scale: Tensor | None, watched: bool
+        self, query: Tensor, values: Tensor, kernel: Kernel, ridge: float, scale: Tensor | None, differentiated: bool
     ) -> None:
         self.kernel, self.ridge = kernel, ridge
         self.scale = scale  # logarithms of what the library divides by; without, the points are embedded
@@ -285,7 +285,7 @@ class _DenseTask:
             features=query.shape[1],
             profile=PROFILES[type(kernel)],
             shape=shape_of(kernel),
-            limits=tuple(trust.limits(values.dtype, "mean", watched=watched)),
+            limits=tuple(trust.limits(values.dtype, "mean", differentiated=differentiated)),
             system_limit=trust.TRUSTED.system,
         )
 
@@ -332,17 +332,17 @@ def dense_mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel
         if not is_plain(query, centers):
             return None
     result = query.new_empty(query.shape[0], values.shape[1])
-    watched = needs_gradient(query, centers, values)
-    if watched and scale is not None:
+    differentiated = needs_gradient(query, centers, values)
+    if differentiated and scale is not None:
         scale = scale.detach().clone()  # the gradient must not see it change
-    problem = _DenseTask(query, values, kernel, ridge, scale, watched)
+    problem = _DenseTask(query, values, kernel, ridge, scale, differentiated)
     tensors = {"query": query, "centers": centers, "values": values, "mean": result}
-    if watched:
+    if differentiated:
         tensors["adjoint"], tensors["factor"] = values.new_empty(values.shape), values.new_empty(len(values), len(values))
     native.call("dense", query.dtype, problem.task, tensors)
     if not problem.resolved.value:
         return None
-    if not watched:
+    if not differentiated:
         return result
     results = result, tensors["adjoint"], tensors["factor"]
     return _DenseMean.apply(query, centers, values, results, problem)  # type: ignore[no-any-return]

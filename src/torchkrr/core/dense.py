@@ -60,7 +60,7 @@ def solve_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor,
     """The result of `kind` in the working dtype, every part of it solved as it can be trusted."""
     dtype, kernel, evaluate = working_dtype(values.dtype), options.kernel, EVALUATE[kind]
     ridge = as_double(options.ridge, query.device)
-    watched = needs_gradient(query, centers, values, ridge, *kernel.parameters())
+    differentiated = needs_gradient(query, centers, values, ridge, *kernel.parameters())
 
     def pose(dtype: torch.dtype, limits: Limits) -> DenseProblem:
         points = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
@@ -68,7 +68,7 @@ def solve_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor,
 
     if query.shape[-2] == 0:  # nothing to judge
         return evaluate(pose(dtype, trust.NO_LIMITS)).result
-    result, resolved = evaluate(pose(dtype, trust.limits(dtype, kind, watched=watched)))
+    result, resolved = evaluate(pose(dtype, trust.limits(dtype, kind, differentiated=differentiated)))
     if bool(resolved.all()):
         return result
 
@@ -79,7 +79,7 @@ def solve_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor,
         resolved = resolved | again.resolved
         return resolved
 
-    problem = pose(torch.float64, trust.limits(torch.float64, kind, watched=watched))
+    problem = pose(torch.float64, trust.limits(torch.float64, kind, differentiated=differentiated))
     if dtype != torch.float64:
         trust.solved_again(int((~resolved).sum()))
         solve(problem)

@@ -23,7 +23,7 @@ from .._chunking import chunk_bytes, collect, map_in_order, ranges, rows_per_chu
 from .._state import with_tensors
 from .._tensors import needs_gradient, working_dtype
 from . import compiled, trust
-from .backward import CellGradients, Saved, gradients, keep
+from .backward import CellGradients, Saved, gradients, save
 from .cells import LocalProblem, Solution, adjoint, path, path_resolved, predict, resolved, solve, whiten_path
 from .options import Kind, SolveOptions
 
@@ -179,7 +179,7 @@ def solve_embedded(problem: LocalProblem, options: SolveOptions) -> LocalResult:
         options,
         backend="fused" if is_fused else "torch",
         differentiated=differentiated,
-        limits=trust.limits(problem.query.dtype, options.kind, watched=differentiated),
+        limits=trust.limits(problem.query.dtype, options.kind, differentiated=differentiated),
     )
     if differentiated:
         return LocalResult(*_LocalSolve.apply(*problem, options, *learned)[:3])
@@ -234,7 +234,7 @@ def _evaluate(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor, ...
         white = whiten_path(solution, local_values)
         return *path(white), path_resolved(solution, white, local_values, problem.ridge, options), *nothing
     good = resolved(solution, local_values, problem.ridge, options)
-    saved = keep(solution, local_values, good) if options.kind == "mean" and options.differentiated else nothing
+    saved = save(solution, local_values, good) if options.kind == "mean" and options.differentiated else nothing
     return _output(solution, local_values, options), solution.power_squared, good, *saved
 
 

@@ -70,13 +70,13 @@ GRADIENT = 2.0  # times the limit of weights: a gradient is a step to take, not 
 
 
 @functools.cache
-def limits(dtype: torch.dtype, kind: str, *, watched: bool = False) -> Limits:
-    """The rules for one kind of result in one dtype; `watched` results have gradients too."""
+def limits(dtype: torch.dtype, kind: str, *, differentiated: bool = False) -> Limits:
+    """The rules for one kind of result in one dtype; `differentiated` results have gradients too."""
     if dtype == torch.float64:
         return Limits(system=TRUSTED.system)
     if kind == "coefficients":  # they serve queries not yet known, and values of any kind
         return Limits(weights=TRUSTED.weights, doubt=TRUSTED.doubt)
-    weights = TRUSTED.weights if kind == "weights" else GRADIENT * TRUSTED.weights if watched else math.inf
+    weights = TRUSTED.weights if kind == "weights" else GRADIENT * TRUSTED.weights if differentiated else math.inf
     mean = TRUSTED.mean if kind in ("mean", "path", "leave_one_out", "norm") else math.inf
     power = TRUSTED.power if kind in ("mean", "path", "weights", "power") else math.inf
     return Limits(mean, power, weights, doubt=TRUSTED.doubt)
