@@ -102,8 +102,9 @@ class Kernel(nn.Module):
     @full_precision
     def embed(self, x: Tensor) -> Tensor:
         r"""$e(x) = S(x)/\ell$, in the dtype of `x`."""
-        check_tensor("x", x)
-        check_floating("x", x)
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            check_tensor("x", x)
+            check_floating("x", x)
         embedded = x if self.input_transform is None else self.input_transform(x)
         if self.log_lengthscale.numel() > 1:
             check_same_features("x after the input transform", embedded, "lengthscale", self.log_lengthscale)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ._checks import check_finite, check_floating, check_points, check_same_features, check_tensor
 from ._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from ._state import keep_double, register_setting, resize_buffers, usable
-from ._tensors import is_plain, needs_gradient, working_dtype
+from ._tensors import HALF, is_plain, needs_gradient, working_dtype
 from .distances import squared_distances
 from .errors import InputError, InputTypeError, NotFittedError
 
@@ -65,9 +65,10 @@ class Transform(nn.Module):
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
-        check_tensor("x", x)
-        check_floating("x", x)
-        wide = x.to(working_dtype(x.dtype))  # in half precision, counts of points overflow and edges of the cube are met
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            check_tensor("x", x)
+            check_floating("x", x)
+        wide = x.float() if x.dtype in HALF else x  # in half precision, counts of points overflow
         return self._map(wide, *self._fitted(wide)).to(x.dtype)
 
     def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
@@ -75,19 +76,19 @@ class Transform(nn.Module):
 
     def _fitted(self, x: Tensor) -> tuple[Tensor, ...]:
         """The statistics in the dtype of `x`, or an error if there are none."""
-        found = [self._buffers[name] for name in self.statistics]
-        if any(statistic is None or statistic.numel() == 0 for statistic in found):
-            name = type(self).__name__
-            raise NotFittedError(f"{name} is not fitted. Call {name}().fit(x) on the training points, or load a state.")
-        for statistic in found:
-            if statistic is not None and statistic.device != x.device:
+        name, fitted = type(self).__name__, []
+        for statistic in map(self._buffers.__getitem__, self.statistics):
+            if statistic is None or statistic.numel() == 0:
+                raise NotFittedError(f"{name} is not fitted. Call {name}().fit(x) on the training points, or load a state.")
+            if statistic.device != x.device:
                 raise InputError(
-                    f"x is on {x.device} but {type(self).__name__} was fitted on {statistic.device}. "
+                    f"x is on {x.device} but {name} was fitted on {statistic.device}. "
                     "Move one of them, for instance with transform.to(x.device)."
                 )
-            if statistic is not None and statistic.ndim == 1:
-                check_same_features("x", x, f"the data {type(self).__name__} was fitted on", statistic)
-        return tuple(statistic.to(x.dtype) for statistic in found if statistic is not None)
+            if statistic.ndim == 1 and len(statistic) != x.shape[-1]:
+                check_same_features("x", x, f"the data {name} was fitted on", statistic)
+            fitted.append(statistic.to(x.dtype))
+        return tuple(fitted)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         resize_buffers(self, self.statistics, state_dict, prefix)
@@ -152,7 +153,10 @@ class ErfInv(Transform):
     """
 
     def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
-        if x.ndim < 2 or needs_gradient(x) or not is_plain(x) or 16 * x.numel() <= SEARCH_BYTES:
+        # While compiling, to ask for the size would fix it.
+        if torch.compiler.is_compiling() or x.ndim < 2 or 16 * x.numel() <= SEARCH_BYTES:
+            return self._of(x)
+        if needs_gradient(x) or not is_plain(x):
             return self._of(x)
         # In float64 all rows at a time would take four times their own memory.
         mapped = torch.empty_like(x)
@@ -165,7 +169,17 @@ class ErfInv(Transform):
         return torch.erfinv((2 * x.double() - 1).clamp(-1 + edge, 1 - edge)).to(x.dtype)
 
 
-class MeanDistance(Transform):
+class _Scaling(Transform):
+    """Division by one number."""
+
+    statistics = ("scale",)
+
+    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
+        (scale,) = statistics
+        return x / scale
+
+
+class MeanDistance(_Scaling):
     r"""Divide by the root mean square distance over all pairs, $\sqrt{2\sum_d \mathrm{var}_d}$.
 
     Example:
@@ -173,25 +187,17 @@ class MeanDistance(Transform):
         tensor([[1.4142]])
     """
 
-    statistics = ("scale",)
-
     def _statistics_of(self, x: Tensor) -> tuple[Tensor, ...]:
         return (_one_if_zero((2 * x.var(0, correction=0).sum()).sqrt()),)
 
-    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
-        (scale,) = statistics
-        return x / scale
 
-
-class MinDistance(Transform):
+class MinDistance(_Scaling):
     """Divide by the root mean square distance to the nearest other point, zero distances left out.
 
     Example:
         >>> MinDistance().fit(torch.tensor([[0.0], [2.0], [2.0], [4.0]]))(torch.tensor([[2.0]]))
         tensor([[1.]])
     """
-
-    statistics = ("scale",)
 
     def _statistics_of(self, x: Tensor) -> tuple[Tensor, ...]:
         nearest = [
@@ -201,10 +207,6 @@ class MinDistance(Transform):
         squared = torch.cat(nearest)
         apart = squared[(squared > 0) & squared.isfinite()]
         return (apart.mean().sqrt() if len(apart) else x.new_tensor(1.0),)
-
-    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
-        (scale,) = statistics
-        return x / scale
 
 
 class UnitNorm(Transform):

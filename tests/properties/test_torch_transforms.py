@@ -515,7 +515,7 @@ def test_nearest_on_meta_and_fake_tensors():
 
 # The operators themselves
 
-OPERATORS = ("local_solve", "local_gradient", "dense_solve", "dense_gradient", "nearest")
+OPERATORS = ("local_solve", "dense_solve", "solve_gradient", "nearest")
 
 
 def op_samples(op: str, dtype: torch.dtype, *, requires_grad: bool) -> list[tuple[Any, ...]]:
@@ -532,13 +532,13 @@ def op_samples(op: str, dtype: torch.dtype, *, requires_grad: bool) -> list[tupl
         "local_solve": [
             (inputs, indices, text, kind) for text, inputs in kernels.items() for kind in ("mean", "weights", "path")
         ],
-        "local_gradient": [([means, powers], inputs, indices, text, "mean") for text, inputs in kernels.items()],
+        "solve_gradient": [([means, powers], inputs, indices, text, "mean") for text, inputs in kernels.items()]
+        + [([means], inputs, None, text, "mean") for text, inputs in kernels.items()],
         "dense_solve": [
             (inputs, text, kind)
             for text, inputs in kernels.items()
             for kind in ("mean", "weights", "power", "leave_one_out", "norm")
         ],
-        "dense_gradient": [(means, inputs, text, "mean") for text, inputs in kernels.items()],
         "nearest": [(query.detach(), centers.detach(), NUM_NEIGHBORS, None)],
     }
     return samples[op]

@@ -28,8 +28,18 @@ from torch.nn.functional import pad
 
 from ..distances import safe_sqrt
 from ..kernels import profile_gradient
-from .cells import CellOptions, Neighborhoods, gather, outer_taper, pair_squared, recentered, smooth_taper
-from .solve import Solution, adjoint
+from .cells import (
+    LocalProblem,
+    Neighborhoods,
+    Solution,
+    adjoint,
+    gather,
+    outer_taper,
+    pair_squared,
+    recentered,
+    smooth_taper,
+)
+from .options import SolveOptions
 
 
 class Saved(NamedTuple):
@@ -41,13 +51,6 @@ class Saved(NamedTuple):
     gap: Tensor  # (q,) with a trend: mu; else (q, 0)
 
 
-class Arriving(NamedTuple):
-    """Gradients arriving at the outputs."""
-
-    mean: Tensor  # (q, C)
-    power_squared: Tensor  # (q,)
-
-
 class CellGradients(NamedTuple):
     query: Tensor  # (q, E)
     members: Tensor  # (q, M or M + 1, E), to be added to the rows of the centers
@@ -56,7 +59,7 @@ class CellGradients(NamedTuple):
     profile: list[Tensor]
 
 
-def keep(solution: Solution, local_values: Tensor, resolved: Tensor) -> Saved:
+def save(solution: Solution, local_values: Tensor, resolved: Tensor) -> Saved:
     """What `gradients` will need; cells that are not resolved keep zeros."""
     system = solution.system
     columns = local_values if system.outer is None else system.outer.unsqueeze(-1) * local_values
@@ -75,21 +78,20 @@ def keep(solution: Solution, local_values: Tensor, resolved: Tensor) -> Saved:
 
 
 def gradients(
-    query: Tensor,
-    centers: Tensor,
-    local_values: Tensor,
-    indices: Tensor,
-    ridge: Tensor,
+    problem: LocalProblem,
     saved: Saved,
-    arriving: Arriving,
-    options: CellOptions,
+    grad_mean: Tensor,
+    grad_power: Tensor,
+    options: SolveOptions,
     learned: list[Tensor],
 ) -> CellGradients:
-    hood = gather(query, centers, indices, options)
+    """What `grad_mean` `(q, C)` and `grad_power` `(q,)`, at the squared power function, are at the inputs."""
+    hood, kernel = gather(problem, options), options.kernel
+    local_values = problem.values[problem.members(options)]  # (q, M, C)
     outer = outer_taper(hood.taper, options)
     weights = saved.inner if outer is None else outer * saved.inner  # (q, M)
-    gamma = arriving.power_squared.unsqueeze(-1)  # (q, 1)
-    columns = arriving.mean  # (q, C)
+    gamma = grad_power.unsqueeze(-1)  # (q, 1)
+    columns = grad_mean  # (q, C)
     if saved.adjoint.shape[-1] > columns.shape[-1]:
         columns = torch.cat((columns, gamma), dim=-1)
     inner_beta = (saved.adjoint @ columns.unsqueeze(-1)).squeeze(-1)  # (q, M)
@@ -101,55 +103,37 @@ def gradients(
     distance = pair_squared(members, squared).sqrt_()  # (q, M, M)
     both = torch.stack((weights, beta_tilde), dim=-1)  # (q, M, 2)
     grad_gram = both @ (-0.5 * both).flip(-1).mT  # (q, M, M)
-    coefficients = options.kernel.slope_over_distance(distance).mul_(grad_gram).mul_(2)
+    coefficients = kernel.slope_over_distance(distance).mul_(grad_gram).mul_(2)
     grad_members = torch.baddbmm(coefficients.sum(-1, keepdim=True) * members, coefficients, members, alpha=-1)
     member_distance = safe_sqrt(hood.member_squared)
-    pull = (grad_cross * options.kernel.slope_over_distance(member_distance)).unsqueeze(-1) * hood.members  # (q, M, E)
+    pull = (grad_cross * kernel.slope_over_distance(member_distance)).unsqueeze(-1) * hood.members  # (q, M, E)
     if hood.taper is not None:
-        on_values = (local_values @ arriving.mean.unsqueeze(-1)).squeeze(-1)
-        grad_taper = _taper_gradient(hood, ridge, saved, on_values, columns, gamma, weights, inner_beta, distance, options)
+        # The gradient of s, from w = Su, p = Sk, t = S1 and A = S(K + Lambda)S + I - S^2.
+        gram, cross = kernel.profile(distance), kernel.profile(member_distance)  # (q, M, M), (q, M)
+        pair = torch.stack((weights, hood.taper * inner_beta), dim=-1)  # (q, M, 2)
+        ridge = problem.ridge.expand_as(weights).unsqueeze(-1)
+        weights_image, beta_image = (gram @ pair + ridge * pair).unbind(-1)  # (K + Lambda) w, (K + Lambda) S beta
+        on_weights = (local_values @ grad_mean.unsqueeze(-1)).squeeze(-1) + 2 * gamma * (weights_image - cross)
+        grad_taper = on_weights * saved.inner + inner_beta * (cross - weights_image + 2 * hood.taper * saved.inner)
+        grad_taper = grad_taper - saved.inner * beta_image
+        if options.trend:
+            # t = S1 enters through A u = p + mu t and t u = 1: its gradient is mu beta minus a multiple of u.
+            gap = saved.gap.unsqueeze(-1)
+            multiple = (saved.multiples * columns).sum(-1, keepdim=True) + 2 * gamma * gap
+            grad_taper = grad_taper + gap * inner_beta - multiple * saved.inner
         pull = pad(pull, (0, 0, 0, 1)) + _through_taper(hood, grad_taper)
         grad_members = pad(grad_members, (0, 0, 0, 1))
     grad_offsets, grad_query = grad_members + pull, -pull.sum(1)
     if hood.scale is not None:
         grad_offsets, grad_query = _through_scale(hood, hood.scale, grad_offsets, grad_query)
-    profile = [name for name, tensor in options.kernel.profile_tensors().items() if tensor.requires_grad] if learned else []
+    names = [name for name, tensor in kernel.profile_tensors().items() if tensor.requires_grad] if learned else []
     return CellGradients(
         query=grad_query,
         members=grad_offsets,
-        values=weights.unsqueeze(-1) * arriving.mean.unsqueeze(-2),
+        values=weights.unsqueeze(-1) * grad_mean.unsqueeze(-2),
         ridge=-weights * beta_tilde,
-        profile=profile_gradient(options.kernel, profile, [distance, member_distance], [grad_gram, grad_cross]),
+        profile=profile_gradient(kernel, names, [distance, member_distance], [grad_gram, grad_cross]),
     )
-
-
-def _taper_gradient(
-    hood: Neighborhoods,
-    ridge: Tensor,
-    saved: Saved,
-    on_values: Tensor,
-    columns: Tensor,
-    gamma: Tensor,
-    weights: Tensor,
-    inner_beta: Tensor,
-    distance: Tensor,
-    options: CellOptions,
-) -> Tensor:
-    r"""$\bar s$ from $w = Su$, $p = Sk$, $t = S1$ and $A = S(K+\Lambda)S + I - S^2$; `(q, M)`."""
-    assert hood.taper is not None
-    gram = options.kernel.profile(distance)  # (q, M, M)
-    cross = options.kernel.profile(safe_sqrt(hood.member_squared))  # (q, M)
-    pair = torch.stack((weights, hood.taper * inner_beta), dim=-1)  # (q, M, 2)
-    ridge = ridge.expand_as(weights).unsqueeze(-1)
-    weights_image, beta_image = (gram @ pair + ridge * pair).unbind(-1)  # (K + Lambda) w, (K + Lambda) S beta
-    on_weights = on_values + 2 * gamma * (weights_image - cross)
-    result = on_weights * saved.inner + inner_beta * (cross - weights_image + 2 * hood.taper * saved.inner)
-    result = result - saved.inner * beta_image
-    if not options.trend:
-        return result
-    # t = S1 enters through A u = p + mu t and t u = 1: its gradient is mu beta minus a multiple of u.
-    multiple = (saved.multiples * columns).sum(-1, keepdim=True) + 2 * gamma * saved.gap.unsqueeze(-1)
-    return result + saved.gap.unsqueeze(-1) * inner_beta - multiple * saved.inner
 
 
 def _through_scale(hood: Neighborhoods, scale: Tensor, grad_offsets: Tensor, grad_query: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,45 +1,71 @@
-r"""From neighbor indices to the local system of each query.
+r"""From neighbor indices to the local system of each query, and its weights, prediction, power function and path.
 
 Offsets are taken relative to the query before any inner product, so that cancellation in
 $|o_i - o_j|^2 = |o_i|^2 + |o_j|^2 - 2\,o_i\cdot o_j$ is relative to the radius of the neighborhood, not to the origin;
 relative to the mean of the members if the query is far outside of them.
 Pairs that are close even by that measure are computed again by difference: they decide the conditioning of the cell. The
 difference tensor `(q, M, M, E)` is never built.
+
+With $A = U^\top U$, $l = U^{-\top} p$ and, for a trend, $v = U^{-\top} t$, $b = l\cdot v$, $c = v\cdot v$:
+
+$$ u = U^{-1}\bigl(l + \mu v\bigr),\quad \mu = (1-b)/c \ (0\text{ without trend}),\qquad w = S u, $$
+
+and the prediction is $w^\top y$. Plain torch throughout: differentiable by autograd, which is how second derivatives are
+obtained; `backward` has the first ones by hand.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from ..distances import CLOSE, safe_sqrt, squared_distances
-from ..kernels import Kernel
-from ..native import Backend
 from . import trust
+from .factor import Factor, cholesky, unwhiten, whiten
+from .options import SolveOptions
+from .trust import Evidence
 
 THIN_RING = 1e-4  # rounding of a radius, relative to the width of the ring, from which on a float32 ring is not trusted
 # A query is outside when the mean of the offsets has more than this share of their mean square.
 OUTSIDE = 2 / 3
 
 
-class CellOptions(NamedTuple):
-    """What kind of local problem is solved; the same for every cell of a call."""
+class LocalProblem(NamedTuple):
+    """Queries with their neighbors: points as given, or embedded."""
 
-    kernel: Kernel
-    trend: bool = False
-    fade: bool = False
-    normalize: bool = False
-    backend: Backend = "auto"
-    limits: trust.Limits = trust.Limits()  # what counts as resolved
-    value_scale: Tensor | None = None  # (C,): the size of what is predicted, where that is more than the values
-    least_norm: float = 0.0  # norms of weights are taken to be at least this
-    cache: Any = None  # a `compiled.FactorCache`, used by the fused solver for one ridge and no gradient
-    scale: Tensor | None = None  # logarithms of what the fused solver divides points by; without, they are embedded
-    differentiable: bool = False  # every step is one that autograd and torch.func can follow
+    query: Tensor  # (Q, D)
+    centers: Tensor  # (N, D)
+    values: Tensor  # (N, C)
+    ridge: Tensor  # (), (N,), (Q, 1) or (Q, M)
+    indices: Tensor  # (Q, M), or (Q, M + 1) with fade
+
+    def used_rows(self) -> LocalProblem:
+        """With only the centers that `indices` names, where that may save work: min(N, Q M) rows are embedded."""
+        if self.indices.numel() >= len(self.centers):
+            return self
+        used, positions = torch.unique(self.indices, return_inverse=True)
+        ridge = self.ridge.index_select(0, used) if self.ridge.ndim == 1 else self.ridge
+        centers, values = self.centers.index_select(0, used), self.values.index_select(0, used)
+        return LocalProblem(self.query, centers, values, ridge, positions)
+
+    def rows(self, which: Tensor) -> LocalProblem:
+        """Some of the queries."""
+        ridge = self.ridge.index_select(0, which) if self.ridge.ndim == 2 else self.ridge
+        query, indices = self.query.index_select(0, which), self.indices.index_select(0, which)
+        return self._replace(query=query, indices=indices, ridge=ridge).used_rows()
+
+    def chunk(self, rows: slice) -> LocalProblem:
+        """Consecutive queries of an embedded problem."""
+        ridge = self.ridge if self.ridge.ndim == 0 else self.ridge[rows]
+        return self._replace(query=self.query[rows], ridge=ridge, indices=self.indices[rows])
+
+    def members(self, options: SolveOptions) -> Tensor:
+        """The neighbors that are solved on, `(Q, M)`."""
+        return self.indices[:, :-1] if options.fade else self.indices
 
 
 class Neighborhoods(NamedTuple):
@@ -73,10 +99,10 @@ class LocalSystem(NamedTuple):
     size: Tensor  # (q,): the root of the largest row sum of K
 
 
-def gather(query: Tensor, centers: Tensor, indices: Tensor, options: CellOptions) -> Neighborhoods:
-    members = centers[indices]
-    if options.scale is not None:
-        lengthscale = options.scale.exp().to(query.dtype)
+def gather(problem: LocalProblem, options: SolveOptions) -> Neighborhoods:
+    query, members = problem.query, problem.centers[problem.indices]
+    if options.log_scale is not None:
+        lengthscale = options.log_scale.exp().to(query.dtype)
         members, query = members / lengthscale, query / lengthscale
     points, offsets = members, members - query.unsqueeze(1)  # (q, M, E)
     cross_squared = offsets.square().sum(-1)  # (q, M)
@@ -140,8 +166,8 @@ def recompute_close_pairs(pairs: Tensor, sums: Tensor, members: Tensor) -> None:
         pairs[c, j, i] = exact
 
 
-def assemble(neighborhoods: Neighborhoods, ridge: Tensor, options: CellOptions) -> LocalSystem:
-    pairs = _pairs(neighborhoods) if options.differentiable else pair_squared(*recentered(neighborhoods))
+def assemble(neighborhoods: Neighborhoods, ridge: Tensor, options: SolveOptions) -> LocalSystem:
+    pairs = _pairs(neighborhoods) if options.plain_steps else pair_squared(*recentered(neighborhoods))
     gram = options.kernel.of_squared(pairs)  # (q, M, M)
     cross = options.kernel.of_squared(neighborhoods.member_squared)  # (q, M)
     taper = neighborhoods.taper
@@ -175,7 +201,7 @@ def taper_is_resolved(distance: Tensor) -> Tensor:
     return torch.finfo(distance.dtype).eps * radius <= THIN_RING * (radius - inner)
 
 
-def outer_taper(taper: Tensor | None, options: CellOptions) -> Tensor | None:
+def outer_taper(taper: Tensor | None, options: SolveOptions) -> Tensor | None:
     """The taper of the weights and of the trend."""
     if taper is None or not options.trend:
         return taper
@@ -200,3 +226,175 @@ def smooth_taper(distance: Tensor) -> Tensor:
     t = ((distance[:, :-1] - inner) / torch.where(open_ring, width, 1.0)).clamp(0, 1)
     falling = 1 - t.pow(3) * (10 - 15 * t + 6 * t.square())
     return torch.where(open_ring, falling, (distance[:, :-1] < radius).to(distance.dtype))
+
+
+class TrendPart(NamedTuple):
+    """What a constant trend adds to a solution."""
+
+    direction: Tensor  # (q, M): A^-1 t
+    total: Tensor  # (q,): c = t A^-1 t
+    gap: Tensor  # (q,): mu = (1 - b) / c
+
+
+class Solution(NamedTuple):
+    """Everything one factorization of `q` cells gives."""
+
+    inner: Tensor  # (q, M): u
+    weights: Tensor  # (q, M): w
+    power_squared: Tensor  # (q,): not clamped
+    norm: Tensor  # (q,): of u, the larger of those with and without trend
+    factor: Factor
+    system: LocalSystem
+    trend: TrendPart | None
+
+
+def solve(problem: LocalProblem, options: SolveOptions, *, sound: Tensor | None = None) -> Solution:
+    """Solve embedded cells; those outside the mask `sound` are replaced by harmless ones."""
+    system = assemble(gather(problem, options), problem.ridge, options)
+    matrix = system.matrix
+    if sound is not None:
+        identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        matrix = torch.where(sound[:, None, None], matrix, identity)
+    factor = cholesky(matrix)
+    whitened = whiten(factor, system.rhs.unsqueeze(-1)).squeeze(-1)  # (q, M): l
+    inner = unwhiten(factor, whitened.unsqueeze(-1)).squeeze(-1)  # (q, M): u without trend
+    norm = torch.linalg.vector_norm(inner.detach(), dim=-1)
+    power_squared = 1 - whitened.square().sum(-1)
+    trend = None
+    if options.trend:
+        ones = system.outer if system.outer is not None else torch.ones_like(inner)
+        white_ones = whiten(factor, ones.unsqueeze(-1)).squeeze(-1)  # (q, M): v
+        total = white_ones.square().sum(-1)  # (q,): c
+        missing = 1 - (whitened * white_ones).sum(-1)  # (q,): 1 - b
+        trend = TrendPart(unwhiten(factor, white_ones.unsqueeze(-1)).squeeze(-1), total, missing / total)
+        inner = inner + trend.gap.unsqueeze(-1) * trend.direction
+        norm = torch.maximum(norm, torch.linalg.vector_norm(inner.detach(), dim=-1))
+        power_squared = power_squared + missing.square() / total
+    weights = inner if system.outer is None else system.outer * inner
+    if system.gram is not None:
+        # Faded weights do not minimize the quadratic form, so it is evaluated as it stands.
+        image = (system.gram @ weights.unsqueeze(-1)).squeeze(-1) + problem.ridge * weights
+        power_squared = 1 + (weights * (image - 2 * system.cross)).sum(-1)
+    return Solution(inner, weights, power_squared, norm, factor, system, trend)
+
+
+@torch.no_grad()
+def resolved(solution: Solution, local_values: Tensor, ridge: Tensor, options: SolveOptions) -> Tensor:
+    """Which cells follow the rules of `trust`, `(q,)` bool; values `(q, M, C)`, ridge `()`, `(q, 1)` or `(q, M)`."""
+    factor, system, limits = solution.factor, solution.system, options.limits
+    rows = system.matrix.shape[-1]
+    ratio = inverse = None
+    if limits.mean < torch.inf and local_values.shape[-1]:
+        columns = local_values if system.outer is None else system.outer.unsqueeze(-1) * local_values
+        lengths = torch.linalg.vector_norm(adjoint(solution, columns)[0], dim=-2)  # (q, C)
+        ratio = trust.worst_ratio(lengths, trust.value_sizes(local_values, solution.trend is not None, options.value_scale))
+    if trust.needs_inverse(limits):
+        vectors = trust.probes(system.matrix)
+        solved = unwhiten(factor, whiten(factor, vectors.expand(len(solution.norm), -1, -1)))
+        inverse = trust.inverse_norm(solved, vectors)
+    spread = trust.spread_of(solution.norm, solution.inner, -1)
+    norm = solution.norm.clamp_min(options.least_norm)
+    evidence = Evidence(system.size, norm, spread, ridge_of(ridge, norm), ratio, inverse)
+    good = factor.sound & trust.judge(evidence, rows, limits)
+    return good & system.taper_resolved if system.taper_resolved is not None and limits.any else good
+
+
+def ridge_of(ridge: Tensor, like: Tensor) -> Tensor:
+    """The smallest ridge of each cell `(q,)`."""
+    return (ridge if ridge.ndim == 0 else ridge.detach().amin(-1)).detach().expand_as(like)
+
+
+def predict(weights: Tensor, local_values: Tensor) -> Tensor:
+    return (weights.unsqueeze(-2) @ local_values).squeeze(-2)  # (q, C)
+
+
+def adjoint(solution: Solution, rhs: Tensor) -> tuple[Tensor, Tensor]:
+    r"""$A^{-1}B$ for `rhs` `(q, M, C)`, and the `(q, C)` multiples of $A^{-1}t$ taken off it.
+
+    With a trend the result is projected so that $t^\top$ of it is zero; without, the multiples are empty.
+    """
+    solved = unwhiten(solution.factor, whiten(solution.factor, rhs))
+    if solution.trend is None:
+        return solved, solved.new_empty(len(solved), 0)
+    outer = solution.system.outer
+    sums = (solved if outer is None else outer.unsqueeze(-1) * solved).sum(-2)  # (q, C): t A^-1 B
+    multiples = sums / solution.trend.total.unsqueeze(-1)
+    return solved - solution.trend.direction.unsqueeze(-1) * multiples.unsqueeze(-2), multiples
+
+
+class WhitePath(NamedTuple):
+    """What is summed up along a path: right-hand sides multiplied by $U^{-\\top}$."""
+
+    cross: Tensor  # (q, M, 1): l
+    values: Tensor  # (q, M, C): V
+    ones: Tensor | None  # (q, M, 1): v, with a trend
+
+
+def whiten_path(solution: Solution, local_values: Tensor) -> WhitePath:
+    cross = whiten(solution.factor, solution.system.rhs.unsqueeze(-1))
+    ones = None if solution.trend is None else whiten(solution.factor, torch.ones_like(cross))
+    return WhitePath(cross, whiten(solution.factor, local_values), ones)
+
+
+def path(white: WhitePath) -> tuple[Tensor, Tensor]:
+    r"""Means `(q, M, C)` and squared powers `(q, M)` for every $m \le M$.
+
+    The leading blocks of a Cholesky factor are the factors of the leading blocks, so partial sums of $l_j V_j$ and $l_j^2$
+    are the means and powers of the first $m$ neighbors.
+    """
+    cross, values, ones = white
+    means = (cross * values).cumsum(1)
+    power_squared = 1 - cross.square().cumsum(1).squeeze(-1)
+    if ones is not None:
+        missing = 1 - (cross * ones).cumsum(1)
+        total = ones.square().cumsum(1)
+        means = means + missing * (ones * values).cumsum(1) / total
+        power_squared = power_squared + (missing.square() / total).squeeze(-1)
+    return means, power_squared
+
+
+@torch.no_grad()
+def path_resolved(
+    solution: Solution, white: WhitePath, local_values: Tensor, ridge: Tensor, options: SolveOptions
+) -> Tensor:
+    r"""Which steps of the paths follow the rules of `trust`, `(q, M)` bool.
+
+    With $Y = U^{-\top}$ the weights of the first $m$ neighbors are $\sum_{j\le m} l_j Y_j$, and likewise for every other
+    right-hand side: running sums of the rows of $Y$.
+    """
+    (cross, values, ones), limits = white, options.limits
+    count, rows = solution.inner.shape
+    inverse_rows = whiten(solution.factor, torch.eye(rows).to(cross).expand(count, -1, -1))  # (q, M, M): Y
+    weights = (cross * inverse_rows).cumsum(1)  # (q, m, M)
+    norm = torch.linalg.vector_norm(weights, dim=-1)  # (q, m)
+    direction = multiples = None
+    if ones is not None:
+        direction = (ones * inverse_rows).cumsum(1)
+        total = ones.square().cumsum(1)
+        weights = weights + (1 - (cross * ones).cumsum(1)) / total * direction
+        multiples = (ones * values).cumsum(1) / total  # (q, m, C)
+        norm = torch.maximum(norm, torch.linalg.vector_norm(weights, dim=-1))
+    ratio = inverse = None
+    if limits.mean < torch.inf and values.shape[-1]:
+        lengths = []
+        for output in range(values.shape[-1]):
+            solved = (values[..., output : output + 1] * inverse_rows).cumsum(1)
+            if direction is not None and multiples is not None:
+                solved = solved - multiples[..., output : output + 1] * direction
+            lengths.append(torch.linalg.vector_norm(solved, dim=-1))
+        largest, smallest = local_values.cummax(1).values, local_values.cummin(1).values  # (q, m, C)
+        sizes = trust.value_sizes(torch.stack((largest, smallest), dim=-2), ones is not None, options.value_scale)
+        ratio = trust.worst_ratio(torch.stack(lengths, dim=-1), sizes)
+    if trust.needs_inverse(limits):
+        signs = whiten(solution.factor, trust.probes(inverse_rows).expand(count, -1, -1))  # (q, M, P)
+        parts = [
+            torch.linalg.vector_norm((column * inverse_rows).cumsum(1), dim=-1).square()
+            / column.square().cumsum(1).squeeze(-1)
+            for column in signs.split(1, dim=-1)
+        ]
+        inverse = torch.stack(parts).amax(0)
+    smallest_ridge = ridge_of(ridge, solution.norm).unsqueeze(-1)
+    spread = trust.spread_of(norm, weights, -1)
+    evidence = Evidence(solution.system.size.unsqueeze(-1), norm, spread, smallest_ridge, ratio, inverse)
+    steps = torch.arange(1, rows + 1, device=cross.device)
+    return solution.factor.sound.unsqueeze(-1) & trust.judge(evidence, steps, limits)

@@ -1,7 +1,7 @@
 r"""The compiled solver: one neighborhood, or one small dense problem, in cache from gather to prediction.
 
 The library of `native/` does the work; this file chooses and calls it. Formulas, the rule for singular cells, and results up
-to rounding are those of `solve`, `backward` and `dense`, which remain the reference and the path for everything else.
+to rounding are those of `cells`, `backward` and `dense`, which remain the reference and the path for everything else.
 
 For dense problems, with $G$ arriving at the predictions $k^\top\alpha$, $\alpha = A^{-1}y$, and $B = A^{-1}kG$:
 
@@ -18,7 +18,7 @@ import functools
 import math
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy
@@ -28,33 +28,16 @@ from torch import Tensor
 from .. import native
 from .._checks import check_finite
 from .._tensors import is_plain, needs_gradient, working_dtype
-from ..kernels import (
-    Exponential,
-    Gaussian,
-    InverseMultiquadric,
-    Kernel,
-    Matern32,
-    Matern52,
-    RationalQuadratic,
-    Wendland,
-    check_kernel,
-)
-from ..native import NAMES, Task, plain
+from ..kernels import BY_NAME, Exponential, Kernel, RationalQuadratic, Wendland, check_kernel
+from ..native import NAMES, Task
 from . import trust
-from .cells import CellOptions
+from .backward import Saved
+from .cells import LocalProblem
 from .dense import DenseProblem
 from .dense import mean as dense_mean_by_torch
+from .options import Normalize, SolveOptions
 
-# Numbers as in profile.h, and the parameters of the profile.
-PROFILES: dict[type[Kernel], tuple[int, Callable[[Any], tuple[float, ...]]]] = {
-    Exponential: (0, lambda kernel: ()),
-    Matern32: (1, lambda kernel: ()),
-    Matern52: (2, lambda kernel: ()),
-    Gaussian: (3, lambda kernel: ()),
-    RationalQuadratic: (4, lambda kernel: (float(kernel.alpha.detach()),)),
-    InverseMultiquadric: (5, lambda kernel: ()),
-    Wendland: (6, lambda kernel: (kernel.exponent, kernel.smoothness)),
-}
+PROFILES = {kind: number for number, kind in enumerate(BY_NAME.values())}  # numbered as in profile.h
 NUMPY_TYPES = {torch.float32: numpy.float32, torch.float64: numpy.float64}
 # Floating-point operations, per query, that sharing has to save to be worth its bookkeeping.
 WORTHWHILE = 1e5
@@ -104,36 +87,41 @@ class FactorCache:
         return FactorCache, (self.capacity,)
 
 
-def local_obstacle(tensors: Sequence[Tensor], options: CellOptions, learned: Sequence[Tensor]) -> str | None:
+def local_obstacle(problem: LocalProblem, options: SolveOptions, learned: Sequence[Tensor]) -> str | None:
     """Why these cells cannot be solved here, or `None` if they can."""
-    query = tensors[0]
+    query, name = problem.query, type(options.kernel).__name__
     if query.device.type != "cpu":
         return f"it works on the CPU, and the tensors are on {query.device}"
     if query.dtype not in NAMES:
         return f"it works in float32 and float64, and the tensors are {query.dtype}"
     if type(options.kernel) not in PROFILES:
-        return f"it has no profile for {type(options.kernel).__name__}"
+        return f"it has no profile for {name}"
     if learned:
-        return f"it has no gradient for what {type(options.kernel).__name__} learns in its profile"
+        return f"it has no gradient for what {name} learns in its profile"
     if options.fade or options.normalize:
         return f"it has no {'fade' if options.fade else 'normalize'}"
-    if not is_plain(*tensors) or not shape_in_memory(options.kernel):
+    if not is_plain(*problem[:4], *numbers_of_profile(options.kernel)):
         return native.NO_MEMORY
-    if native.library() is None:
-        return native.MISSING
-    return None
+    return native.MISSING if native.library() is None else None
 
 
-def shape_in_memory(kernel: Kernel) -> bool:
-    """Whether the parameters of the profile are numbers and nothing else; see `in_memory`."""
-    return type(kernel) is not RationalQuadratic or is_plain(kernel.log_alpha)
+def shape_of(kernel: Kernel) -> tuple[float, ...]:
+    """The parameters of a profile."""
+    if isinstance(kernel, RationalQuadratic):
+        return (float(kernel.alpha.detach()),)
+    return (kernel.exponent, kernel.smoothness) if isinstance(kernel, Wendland) else ()
 
 
-def use_compiled(tensors: Sequence[Tensor], options: CellOptions, learned: Sequence[Tensor]) -> bool:
+def numbers_of_profile(kernel: Kernel) -> list[Tensor]:
+    """The tensors whose numbers the compiled profile takes; it sees nothing else of them."""
+    return [kernel.log_alpha] if type(kernel) is RationalQuadratic else []
+
+
+def use_compiled(problem: LocalProblem, options: SolveOptions, learned: Sequence[Tensor]) -> bool:
     """Whether to solve these cells here."""
     if options.backend == "torch":
         return False
-    return native.chosen(options.backend, local_obstacle(tensors, options, learned), "solve this")
+    return native.chosen(options.backend, local_obstacle(problem, options, learned), "solve this")
 
 
 def fixed_scale(kernel: Kernel, features: int) -> Tensor | None:
@@ -147,132 +135,80 @@ def fixed_scale(kernel: Kernel, features: int) -> Tensor | None:
     return scale.double().contiguous()
 
 
-def scale_for(tensors: Sequence[Tensor], options: CellOptions) -> Tensor | None:
+def log_scale_for(problem: LocalProblem, options: SolveOptions) -> Tensor | None:
     """What these points, not embedded, may be divided by here, neighborhood by neighborhood: the library makes no copy."""
-    scale = fixed_scale(options.kernel, tensors[0].shape[1])
-    if scale is None or options.backend == "torch" or local_obstacle(tensors, options, options.kernel.learned_in_profile()):
+    scale = fixed_scale(options.kernel, problem.query.shape[1])
+    if scale is None or options.backend == "torch":
+        return None
+    if local_obstacle(problem, options, options.kernel.learned_in_profile()) is not None:
         return None
     return scale.detach().clone()  # the gradient must not see it change
 
 
-def local_forward(
-    query: Tensor,
-    centers: Tensor,
-    values: Tensor,
-    ridge: Tensor,
-    indices: Tensor,
-    options: CellOptions,
-    kind: str,
-    watched: bool,
-) -> tuple[Tensor, ...]:
-    """As `local._evaluate`, for all queries at once."""
-    (count, neighbors), outputs, trend = indices.shape, values.shape[1], options.trend
-    plain = kind in ("mean", "weights") and not watched and ridge.ndim == 0  # all that matters is the factor of a cell
-    shared = shared_cells(indices, centers.shape[1]) if plain else None
-    new = functools.partial(torch.empty, dtype=query.dtype)
-    keeps = kind == "coefficients" or (kind == "mean" and watched)
+def local_forward(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor, ...]:
+    """As `local._forward`, for all queries at once."""
+    (count, neighbors), outputs, kind = problem.indices.shape, problem.values.shape[1], options.kind
+    # All that matters is the factor of a cell.
+    factor_only = kind in ("mean", "weights") and not options.differentiated and problem.ridge.ndim == 0
+    shared = shared_cells(problem.indices, problem.centers.shape[1]) if factor_only else None
+    new = functools.partial(torch.empty, dtype=problem.query.dtype)
+    saves = kind == "coefficients" or (kind == "mean" and options.differentiated)
     steps = (neighbors,) if kind == "path" else ()
-    mean = new(count, *steps, outputs) if kind in ("mean", "path") else None
-    power_squared = new(count, *steps)
-    weights = new(count, neighbors) if kind == "weights" or keeps else new(count, 0)
-    adjoint = new(count, neighbors, outputs) if keeps else new(count, 0)
-    multiples = new(count, outputs if kind == "coefficients" and trend else 0)
+    mean, power_squared = new(count, *steps, outputs), new(count, *steps)
+    weights = new(count, neighbors if kind == "weights" or saves else 0)
+    adjoint = new(count, neighbors, outputs) if saves else new(count, 0)
+    constant = new(count, outputs if kind == "coefficients" and options.trend else 0)
     resolved = torch.empty(count, *steps, dtype=torch.bool)
-    _run_local(
-        "solve",
-        query=query,
-        centers=centers,
-        values=values,
-        ridge=ridge,
-        indices=indices,
-        options=options,
-        shared=shared,
-        cache=options.cache if plain else None,
-        path=kind == "path",
-        outputs={
-            "mean": mean,
-            "power": power_squared,
-            "weights": weights,
-            "adjoint": adjoint,
-            "multiples": multiples,
-            "resolved": resolved,
-        },
-    )
+    results = {"power": power_squared, "weights": weights, "adjoint": adjoint, "multiples": constant, "resolved": resolved}
+    if kind in ("mean", "path"):
+        results["mean"] = mean
+    _run_local("solve", problem, options, results, shared, options.cache if factor_only else None)
     nothing = new(count, 0)
     if kind == "coefficients":
-        constant = multiples if trend else new(count, outputs).zero_()
-        first = torch.cat((adjoint, constant.unsqueeze(-2)), dim=-2)
-        return first, power_squared, resolved, nothing, nothing, nothing, nothing
+        constant = constant if options.trend else mean.zero_()
+        return torch.cat((adjoint, constant.unsqueeze(-2)), dim=-2), power_squared, resolved, *[nothing] * 4
     if kind == "weights":
         first = weights if shared is None else weights.gather(1, shared.ranks)
-        return first, power_squared, resolved, nothing, nothing, nothing, nothing
-    assert mean is not None
+        return first, power_squared, resolved, *[nothing] * 4
     return mean, power_squared, resolved, weights, adjoint, nothing, nothing
 
 
 def local_gradients(
-    inputs: Sequence[Tensor],
-    indices: Tensor,
-    inner: Tensor,
-    adjoint: Tensor,
-    grad_mean: Tensor,
-    grad_power: Tensor,
-    options: CellOptions,
-    needs: Sequence[bool],
+    problem: LocalProblem, saved: Saved, grads: tuple[Tensor, ...], options: SolveOptions, needs: Sequence[bool]
 ) -> list[Tensor | None]:
-    """The gradients of `inputs` (query, centers, values, ridge), `None` where not needed."""
-    query, centers, values, ridge = inputs
-    found = [_zeros(tensor) if need else None for tensor, need in zip(inputs[:3], needs, strict=False)]
-    for_ridge = query.new_empty(indices.shape) if needs[3] else None
-    _run_local(
-        "gradient",
-        query=query,
-        centers=centers,
-        values=values,
-        ridge=ridge,
-        indices=indices,
-        options=options,
-        outputs={
-            "weights": inner,
-            "adjoint": adjoint,
-            "grad_mean": grad_mean,
-            "grad_power": grad_power,
-            **dict(zip(("grad_query", "grad_centers", "grad_values", "grad_ridge"), (*found, for_ridge), strict=True)),
-        },
-    )
-    return [*found, None if for_ridge is None else for_ridge.sum_to_size(ridge.shape)]
-
-
-def _zeros(like: Tensor) -> Tensor:
+    """The gradients of query, centers, values and ridge, `None` where not needed."""
     # numpy gets them as zeros from the system, in large pages where it has such; torch would write each of them once more.
-    return torch.from_numpy(numpy.zeros(like.shape, NUMPY_TYPES[like.dtype]))
+    found = [
+        torch.from_numpy(numpy.zeros(tensor.shape, NUMPY_TYPES[tensor.dtype])) if need else None
+        for tensor, need in zip(problem[:3], needs, strict=False)
+    ]
+    for_ridge = problem.query.new_empty(problem.indices.shape) if needs[3] else None
+    names = ("grad_query", "grad_centers", "grad_values", "grad_ridge")
+    tensors = {"weights": saved.inner, "adjoint": saved.adjoint, "grad_mean": grads[0], "grad_power": grads[1]}
+    tensors |= {name: tensor for name, tensor in zip(names, (*found, for_ridge), strict=True) if tensor is not None}
+    _run_local("gradient", problem, options, tensors)
+    return [*found, None if for_ridge is None else for_ridge.sum_to_size(problem.ridge.shape)]
 
 
 def _run_local(
     name: str,
-    *,
-    query: Tensor,
-    centers: Tensor,
-    values: Tensor,
-    ridge: Tensor,
-    indices: Tensor,
-    options: CellOptions,
-    outputs: dict[str, Tensor | None],
+    problem: LocalProblem,
+    options: SolveOptions,
+    results: dict[str, Tensor],
     shared: SharedCells | None = None,
     cache: FactorCache | None = None,
-    path: bool = False,
 ) -> None:
-    profile, parameters = PROFILES[type(options.kernel)]
+    query, centers, values, ridge, indices = problem
+    tensors = {"query": query, "centers": centers, "values": values, "indices": indices, **results}
     if options.value_scale is not None:
-        outputs["value_scale"] = options.value_scale.detach().to(query.dtype)
-    given = {"query": query, "centers": centers, "values": values, "indices": indices, **outputs}
+        tensors["value_scale"] = options.value_scale.detach().to(query.dtype)
+    if options.log_scale is not None:
+        tensors["log_scales"] = options.log_scale
     if shared is not None:
         indices = shared.cells
-        given |= {"indices": indices, "starts": shared.starts, "order": shared.order}
+        tensors |= {"indices": indices, "starts": shared.starts, "order": shared.order}
     steps = ridge.detach().resolve_neg().expand(indices.shape)
-    tensors = {key: native.plain(tensor) for key, tensor in given.items() if tensor is not None and tensor.numel()}
     task = Task(
-        **{key: tensor.data_ptr() for key, tensor in tensors.items()},
         cache=None if cache is None else cache.handle,
         ridge=steps.data_ptr(),
         ridge_cell=steps.stride(0),
@@ -282,17 +218,16 @@ def _run_local(
         features=centers.shape[1],
         outputs=values.shape[1],
         threads=torch.get_num_threads(),
-        profile=profile,
-        log_scales=None if options.scale is None else options.scale.data_ptr(),
-        scale_step=0 if options.scale is None else int(options.scale.numel() > 1),
-        trend=options.trend,
-        path=path,
-        shape=tuple(parameters(options.kernel)),
+        profile=PROFILES[type(options.kernel)],
+        scale_step=0 if options.log_scale is None else int(options.log_scale.numel() > 1),
+        trend=options.trend is not None,
+        path=options.kind == "path",
+        shape=shape_of(options.kernel),
         limits=tuple(options.limits),
         system_limit=trust.TRUSTED.system,
         least_norm=options.least_norm,
     )
-    native.call(name, query.dtype, task)
+    native.call(name, query.dtype, task, tensors)
 
 
 class SharedCells(NamedTuple):
@@ -329,42 +264,30 @@ def _hash_of_set(indices: Tensor) -> Tensor:
 
 
 class _DenseTask:
-    """What the library is told beside the three inputs. A task holds addresses, so what lies there has to live with it."""
+    """A small dense problem but for its tensors; `task` holds addresses of the numbers here, which have to live with it."""
 
     __slots__ = ("kernel", "number", "resolved", "ridge", "scale", "task")
 
     def __init__(
-        self, values: Tensor, kernel: Kernel, ridge: float, scale: Tensor | None, result: Tensor, watched: bool
+        self, query: Tensor, values: Tensor, kernel: Kernel, ridge: float, scale: Tensor | None, differentiated: bool
     ) -> None:
         self.kernel, self.ridge = kernel, ridge
         self.scale = scale  # logarithms of what the library divides by; without, the points are embedded
         self.number, self.resolved = NUMBERS[values.dtype](ridge), ctypes.c_uint8()
-        profile, parameters = PROFILES[type(kernel)]
         self.task = Task(
             ridge=ctypes.addressof(self.number),
-            mean=result.data_ptr(),
             resolved=ctypes.addressof(self.resolved),
-            cells=result.shape[0],
+            log_scales=None if scale is None else scale.data_ptr(),
+            scale_step=0 if scale is None else int(scale.numel() > 1),
             neighbors=values.shape[0],
             outputs=values.shape[1],
-            profile=profile,
-            shape=parameters(kernel),
-            limits=tuple(trust.limits(values.dtype, "mean", watched=watched)),
+            cells=query.shape[0],
+            features=query.shape[1],
+            profile=PROFILES[type(kernel)],
+            shape=shape_of(kernel),
+            limits=tuple(trust.limits(values.dtype, "mean", differentiated=differentiated)),
             system_limit=trust.TRUSTED.system,
         )
-        if scale is not None:
-            self.task.log_scales, self.task.scale_step = scale.data_ptr(), int(scale.numel() > 1)
-
-
-def _run_dense(name: str, task: Task, query: Tensor, centers: Tensor, values: Tensor, space: Tensor | None) -> None:
-    """Call the library; `space` holds A^-1 y (N, C), then the factor (N, N), if a gradient is asked for."""
-    query, centers, values = plain(query), plain(centers), plain(values)  # copies live until the call is over
-    task.query, task.centers, task.values = query.data_ptr(), centers.data_ptr(), values.data_ptr()
-    task.features = query.shape[1]
-    if space is not None:
-        task.adjoint = start = space.data_ptr()
-        task.factor = start + values.numel() * space.element_size()
-    native.call(name, query.dtype, task)
 
 
 def dense_obstacle(query: Any, centers: Any, values: Any, kernel: Any, ridge: Any, trend: Any) -> str | None:
@@ -388,9 +311,9 @@ def dense_obstacle(query: Any, centers: Any, values: Any, kernel: Any, ridge: An
         return SIZES
     if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return "it works neither under autocast nor inside torch.compile"
-    if not is_plain(query, centers, values) or not shape_in_memory(kernel):
+    if not is_plain(query, centers, values, *numbers_of_profile(kernel)):
         return native.NO_MEMORY
-    if PROFILES[type(kernel)][1](kernel) and kernel.learned_in_profile():
+    if type(kernel) is RationalQuadratic and kernel.learned_in_profile():
         return f"it has no gradient for what {type(kernel).__name__} learns in its profile"
     return native.MISSING if native.library() is None else None
 
@@ -409,15 +332,20 @@ def dense_mean(query: Tensor, centers: Tensor, values: Tensor, *, kernel: Kernel
         if not is_plain(query, centers):
             return None
     result = query.new_empty(query.shape[0], values.shape[1])
-    watched = needs_gradient(query, centers, values)
-    if watched and scale is not None:
+    differentiated = needs_gradient(query, centers, values)
+    if differentiated and scale is not None:
         scale = scale.detach().clone()  # the gradient must not see it change
-    problem = _DenseTask(values, kernel, ridge, scale, result, watched)
-    space = values.new_empty(values.shape[0], values.shape[1] + values.shape[0]) if watched else None
-    _run_dense("dense", problem.task, query, centers, values, space)
+    problem = _DenseTask(query, values, kernel, ridge, scale, differentiated)
+    tensors = {"query": query, "centers": centers, "values": values, "mean": result}
+    if differentiated:
+        tensors["adjoint"], tensors["factor"] = values.new_empty(values.shape), values.new_empty(len(values), len(values))
+    native.call("dense", query.dtype, problem.task, tensors)
     if not problem.resolved.value:
         return None
-    return _DenseMean.apply(query, centers, values, (result, space), problem) if watched else result
+    if not differentiated:
+        return result
+    results = result, tensors["adjoint"], tensors["factor"]
+    return _DenseMean.apply(query, centers, values, results, problem)  # type: ignore[no-any-return]
 
 
 class _DenseMean(torch.autograd.Function):
@@ -426,49 +354,39 @@ class _DenseMean(torch.autograd.Function):
     # With `setup_context` each call would inspect the signature of `forward`, which takes longer than a small problem.
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, centers: Tensor, values: Tensor, found: tuple[Tensor, Tensor], problem: _DenseTask
+        ctx: Any, query: Tensor, centers: Tensor, values: Tensor, results: tuple[Tensor, ...], problem: _DenseTask
     ) -> Tensor:
-        result, space = found  # as a tuple: a tensor that comes in and goes out would be a view of itself
+        mean, *rest = results  # as a tuple: a tensor that comes in and goes out would be a view of itself
         ctx.problem = problem
-        ctx.save_for_backward(query, centers, values, space)
-        return result
+        ctx.save_for_backward(query, centers, values, *rest)
+        return mean
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, centers, values, space = ctx.saved_tensors  # maybe not where they were
+        *inputs, adjoint, factor = ctx.saved_tensors  # maybe not where they were
         problem, needs = ctx.problem, ctx.needs_input_grad
         if torch.is_grad_enabled():
-            return *_by_autograd((query, centers, values), grad, problem, needs[:3]), None, None
-        grad, task = plain(grad), Task.from_buffer_copy(problem.task)  # which others may use at the same time
-        task.grad_mean = grad.data_ptr()
-        found: list[Tensor | None] = [None, None, None]
+            return *_by_autograd(inputs, grad, problem, needs[:3]), None, None
         # Not `empty_like`: what an input looks like in memory is not what is written.
-        if needs[0]:
-            found[0] = to_query = query.new_empty(query.shape)
-            task.grad_query = to_query.data_ptr()
-        if needs[1]:
-            found[1] = to_centers = centers.new_empty(centers.shape)
-            task.grad_centers = to_centers.data_ptr()
-        if needs[2]:
-            found[2] = to_values = values.new_empty(values.shape)
-            task.grad_values = to_values.data_ptr()
-        _run_dense("dense_gradient", task, query, centers, values, space)
+        found = [tensor.new_empty(tensor.shape) if need else None for tensor, need in zip(inputs, needs, strict=False)]
+        names = ("query", "centers", "values")
+        tensors = dict(zip(names, inputs, strict=True)) | {"adjoint": adjoint, "factor": factor, "grad_mean": grad}
+        tensors |= {f"grad_{name}": tensor for name, tensor in zip(names, found, strict=True) if tensor is not None}
+        task = Task.from_buffer_copy(problem.task)  # others may use the one there is at the same time
+        native.call("dense_gradient", grad.dtype, task, tensors)
         return *found, None, None
 
 
-def _by_autograd(
-    inputs: tuple[Tensor, ...], grad: Tensor, problem: _DenseTask, needs: tuple[bool, ...]
-) -> list[Tensor | None]:
+def _by_autograd(inputs: Sequence[Tensor], grad: Tensor, problem: _DenseTask, needs: Sequence[bool]) -> list[Tensor | None]:
     # Views give each input an edge of its own in the graph, even where two inputs are one tensor.
     query, centers, values = views = [tensor.view_as(tensor) for tensor in inputs]
     if problem.scale is not None:
         lengthscale = problem.scale.exp().to(query.dtype)
         query, centers = query / lengthscale, centers / lengthscale
     ridge = query.new_tensor(problem.ridge)
-    dense = DenseProblem(query, centers, values, ridge, problem.kernel, trend=False, limits=trust.Limits())
-    result = dense_mean_by_torch(dense).result
-    wanted = [view for view, need in zip(views, needs, strict=True) if need]
-    parts = iter(torch.autograd.grad(result, wanted, grad, create_graph=True, allow_unused=True))
+    result = dense_mean_by_torch(DenseProblem(query, centers, values, ridge, SolveOptions(problem.kernel))).result
+    requested = [view for view, need in zip(views, needs, strict=True) if need]
+    parts = iter(torch.autograd.grad(result, requested, grad, create_graph=True, allow_unused=True))
     return [next(parts) if need else None for need in needs]
 
 
@@ -493,7 +411,7 @@ def backend_report(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
     fade: bool = False,
-    normalize: str | None = None,
+    normalize: Normalize = None,
 ) -> BackendReport:
     """Which solver local functions and layers use for such a problem.
 
@@ -511,8 +429,8 @@ def backend_report(
     kernel = Exponential() if kernel is None else kernel
     check_kernel(kernel)
     probe = torch.empty(0, dtype=working_dtype(dtype), device=device)
-    options = CellOptions(kernel, fade=fade, normalize=normalize is not None)
-    reason = local_obstacle((probe,), options, kernel.learned_in_profile())
+    options = SolveOptions(kernel, fade=fade, normalize=normalize)
+    reason = local_obstacle(LocalProblem(*[probe] * 5), options, kernel.learned_in_profile())
     found = native.library()
     return BackendReport(
         "fused" if reason is None else "torch",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -16,7 +17,6 @@ from torch import Tensor
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from .._tensors import any_requires_grad, as_double, needs_gradient, working_dtype
 from ..distances import squared_distances
-from ..kernels import Kernel
 from . import trust
 from .factor import Factor, SolveWithFactor, cholesky, whiten
 from .options import SolveOptions
@@ -34,9 +34,7 @@ class DenseProblem(NamedTuple):
     centers: Tensor  # (*, N, E)
     values: Tensor  # (*, N, C)
     ridge: Tensor  # (), (N,) or (*, N)
-    kernel: Kernel
-    trend: bool
-    limits: Limits = Limits()  # what counts as resolved
+    options: SolveOptions
 
     @property
     def smallest_ridge(self) -> Tensor:
@@ -62,73 +60,70 @@ def solve_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor,
     """The result of `kind` in the working dtype, every part of it solved as it can be trusted."""
     dtype, kernel, evaluate = working_dtype(values.dtype), options.kernel, EVALUATE[kind]
     ridge = as_double(options.ridge, query.device)
-    watched = needs_gradient(query, centers, values, ridge, *kernel.parameters())
+    differentiated = needs_gradient(query, centers, values, ridge, *kernel.parameters())
 
-    def pose(dtype: torch.dtype) -> DenseProblem:
+    def pose(dtype: torch.dtype, limits: Limits) -> DenseProblem:
         points = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
-        limits = trust.limits(dtype, kind, watched=watched)
-        return DenseProblem(*points, values.to(dtype), ridge.to(dtype), kernel, options.trend is not None, limits)
+        return DenseProblem(*points, values.to(dtype), ridge.to(dtype), replace(options, limits=limits))
 
     if query.shape[-2] == 0:  # nothing to judge
-        return evaluate(pose(dtype)._replace(limits=Limits())).result
-    result, resolved = evaluate(pose(dtype))
+        return evaluate(pose(dtype, trust.NO_LIMITS)).result
+    result, resolved = evaluate(pose(dtype, trust.limits(dtype, kind, differentiated=differentiated)))
     if bool(resolved.all()):
         return result
-    problem = pose(torch.float64)
-    if dtype != torch.float64:
-        trust.solved_again(int((~resolved).sum()))
+
+    def solve(problem: DenseProblem) -> Tensor:
+        nonlocal result, resolved
         again = evaluate(problem)
-        result = torch.where(resolved, result, again.result.to(dtype))
-        resolved = resolved | again.resolved
-        if bool(resolved.all()):
-            return result
-    count = int((~resolved).sum())
-    if options.on_singular == "raise":
-        what = f"{count} {'prediction needs' if count == 1 else 'predictions need'} a Gram matrix"
-        raise trust.singular_error(what, f"N={centers.shape[-2]}", ridge, "")
-    for rung in trust.ladder(torch.float64, float(ridge.detach().min())):
-        again = evaluate(problem._replace(ridge=problem.ridge.clamp_min(rung)))
         result = torch.where(resolved | ~again.resolved, result, again.result.to(dtype))
         resolved = resolved | again.resolved
-        if bool(resolved.all()):
-            trust.warn_raised(count, rung)
-            return result
-    raise trust.overflow_error(int((~resolved).sum()))
+        return resolved
 
-
-def plain_solve(
-    kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor, ridge: Tensor, options: SolveOptions
-) -> Tensor:
-    """The result of `kind` for embedded points by the plain formulas, in steps that `torch.func` can follow."""
-    return EVALUATE[kind](DenseProblem(query, centers, values, ridge, options.kernel, options.trend is not None)).result
+    problem = pose(torch.float64, trust.limits(torch.float64, kind, differentiated=differentiated))
+    if dtype != torch.float64:
+        trust.solved_again(int((~resolved).sum()))
+        solve(problem)
+    if not bool(resolved.all()):
+        count = int((~resolved).sum())
+        who = "1 prediction needs" if count == 1 else f"{count} predictions need"
+        _raise_ridge(problem, resolved, solve, f"{who} a Gram matrix")
+    return result
 
 
 @torch.no_grad()
-def raised_ridge(
-    kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor, ridge: Tensor, options: SolveOptions
-) -> Tensor:
-    """The least ridge that resolves each float64 problem on embedded points, `(*, 1)`; zero if it is resolved as it is."""
-    limits = trust.limits(torch.float64, kind)
-    problem = DenseProblem(query, centers, values, ridge, options.kernel, options.trend is not None, limits)
+def raised_ridge(kind: DenseKind, problem: DenseProblem) -> Tensor:
+    """The least ridge that resolves each float64 problem, `(*, 1)`; zero if it is resolved as it is."""
+    problem = problem._replace(options=replace(problem.options, limits=trust.limits(torch.float64, kind)))
 
-    def settled(problem: DenseProblem) -> Tensor:
+    def resolved(problem: DenseProblem) -> Tensor:
         good = EVALUATE[kind](problem).resolved
         width = 1 if kind in ("power", "norm") else 2
         return good.flatten(good.ndim - width).all(-1, keepdim=True)
 
-    good = settled(problem)
-    raised = torch.zeros_like(good, dtype=query.dtype)
-    if bool(good.all()):
-        return raised
-    if options.on_singular == "raise":
-        raise trust.singular_error("A Gram matrix", f"N={centers.shape[-2]}", ridge, "")
-    for rung in trust.ladder(torch.float64, float(ridge.min())):
-        raised = torch.where(good, raised, rung)
-        good = good | settled(problem._replace(ridge=problem.ridge.clamp_min(rung)))
-        if bool(good.all()):
-            trust.warn_raised(int((raised > 0).sum()), rung)
-            return raised
-    raise trust.overflow_error(int((~good).sum()))
+    good = resolved(problem)
+    raised = torch.zeros_like(good, dtype=torch.float64)
+
+    def solve(problem: DenseProblem) -> Tensor:
+        nonlocal good, raised
+        raised = torch.where(good, raised, problem.ridge.amin())
+        good = good | resolved(problem)
+        return good
+
+    if not bool(good.all()):
+        _raise_ridge(problem, good, solve)
+    return raised
+
+
+def _raise_ridge(
+    problem: DenseProblem,
+    resolved: Tensor,
+    solve: Callable[[DenseProblem], Tensor],
+    what: str = "A Gram matrix",
+) -> None:
+    """Call `solve`, which returns what is resolved by then, with larger ridges, if the options allow it."""
+    if problem.options.on_singular == "raise":
+        raise trust.singular_error(what, f"N={problem.centers.shape[-2]}", problem.ridge)
+    trust.raise_ridge(lambda rung: solve(problem._replace(ridge=problem.ridge.clamp_min(rung))), resolved, problem.ridge)
 
 
 def spd_solve(system: DenseSystem, rhs: Tensor) -> Tensor:
@@ -141,14 +136,14 @@ def spd_solve(system: DenseSystem, rhs: Tensor) -> Tensor:
 
 
 def assemble(problem: DenseProblem) -> DenseSystem:
-    gram = problem.kernel.of_squared(squared_distances(problem.centers, problem.centers))  # (*, N, N)
+    gram = problem.options.kernel.of_squared(squared_distances(problem.centers, problem.centers))  # (*, N, N)
     system = factored(gram, problem.ridge)
     # A harmless stand-in keeps the gradients of the problems around it finite; the failed one stays marked.
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     sound = system.factor.sound[..., None, None]
     factor = system.factor._replace(upper=torch.where(sound, system.factor.upper, identity))
     system = system._replace(matrix=torch.where(sound, system.matrix, identity), factor=factor)
-    return with_trend(system) if problem.trend else system
+    return with_trend(system) if problem.options.trend else system
 
 
 def factored(gram: Tensor, ridge: Tensor) -> DenseSystem:
@@ -163,8 +158,17 @@ def with_trend(system: DenseSystem) -> DenseSystem:
     return system._replace(trend=trend, total=trend.sum(-2, keepdim=True))
 
 
+def crosses(problem: DenseProblem) -> Iterator[Tensor]:
+    """The kernel `(*, N, q)` of the centers with some queries after others."""
+    batch = torch.broadcast_shapes(problem.query.shape[:-2], problem.centers.shape[:-2]).numel()
+    row_bytes = 4 * batch * problem.centers.shape[-2] * problem.query.element_size()
+    size = rows_per_chunk(row_bytes, 4 * chunk_bytes(problem.query.device))
+    for chunk in ranges(problem.query.shape[-2], size) or [slice(0, 0)]:
+        yield cross_kernel(problem, problem.query[..., chunk, :])
+
+
 def cross_kernel(problem: DenseProblem, query: Tensor) -> Tensor:
-    return problem.kernel.of_squared(squared_distances(problem.centers, query))  # (*, N, q)
+    return problem.options.kernel.of_squared(squared_distances(problem.centers, query))  # (*, N, q)
 
 
 class DenseWeights(NamedTuple):
@@ -197,33 +201,40 @@ class _Judge:
 
     With $g$ of independent normal entries, $g^\top w = (A^{-1}g)^\top k$ has the variance $\|w\|^2$: a few solves with such
     vectors estimate the norms of all weights. The estimate, with a margin, decides in float32, where being wrong costs a
-    solve in float64; there, where it would cost another ridge, the weights of queries in doubt are solved for.
+    solve in float64; there, where it would cost another ridge, the weights of queries in doubt are solved for. Without
+    limits nothing is judged, and no step depends on the numbers.
     """
 
     @torch.no_grad()
     def __init__(self, problem: DenseProblem, system: DenseSystem, coefficients: Tensor | None = None) -> None:
         self.problem, self.system = problem, system._replace(matrix=system.matrix.detach())
+        self.sound, self.limits = system.factor.sound.unsqueeze(-1), problem.options.limits
+        self.ratio = None
+        if not self.limits.any:
+            return
         rows = system.matrix.shape[-1]
         vectors = torch.randn(rows, PROBES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         vectors = vectors.to(system.matrix)
         self.probes = spd_solve(self.system, vectors)  # (*, N, PROBES)
         self.inverse = trust.inverse_norm(self.probes, vectors).unsqueeze(-1)  # (*, 1)
-        self.ratio = None
         if coefficients is not None and coefficients.shape[-1]:
             lengths = torch.linalg.vector_norm(coefficients.detach(), dim=-2)  # (*, C)
-            self.ratio = trust.worst_ratio(lengths, trust.value_sizes(problem.values.detach(), problem.trend)).unsqueeze(-1)
+            sizes = trust.value_sizes(problem.values.detach(), problem.options.trend is not None)
+            self.ratio = trust.worst_ratio(lengths, sizes).unsqueeze(-1)
 
     def trusts(self, norm: Tensor, spread: Tensor, ratio: Tensor | None = None) -> Tensor:
         """`(*, q)` for norms and spreads of weights `(*, q)`."""
-        ratio = self.ratio if ratio is None else ratio
-        size = self.system.size.unsqueeze(-1)
+        if not self.limits.any:
+            return self.sound.expand_as(norm)
+        ratio, size = self.ratio if ratio is None else ratio, self.system.size.unsqueeze(-1)
         evidence = Evidence(size, norm, spread, self.problem.smallest_ridge, ratio, self.inverse)
-        rows = self.system.matrix.shape[-1]
-        return self.system.factor.sound.unsqueeze(-1) & trust.judge(evidence, rows, self.problem.limits)
+        return self.sound & trust.judge(evidence, self.system.matrix.shape[-1], self.limits)
 
     @torch.no_grad()
     def resolved(self, cross: Tensor) -> Tensor:
         """`(*, q)`, of the columns of `cross` `(*, N, q)`."""
+        if not self.limits.any:
+            return self.sound.expand(*cross.shape[:-2], cross.shape[-1])
         system = self.system
         norm = MARGIN * (cross.mT @ self.probes).square().mean(-1).sqrt()
         if system.trend is not None and system.total is not None:
@@ -236,56 +247,38 @@ class _Judge:
         return self.trusts(exact.norm, exact.spread)
 
 
-class _Credulous:
-    """In place of a judge where nothing is to be judged: no step that depends on the numbers."""
-
-    def __init__(self, system: DenseSystem) -> None:
-        self.sound = system.factor.sound.unsqueeze(-1)
-
-    def trusts(self, norm: Tensor, spread: Tensor, ratio: Tensor | None = None) -> Tensor:
-        return self.sound.expand_as(norm)
-
-    def resolved(self, cross: Tensor) -> Tensor:
-        return self.sound.expand(*cross.shape[:-2], cross.shape[-1])
-
-
-def _judge(problem: DenseProblem, system: DenseSystem, coefficients: Tensor | None = None) -> _Judge | _Credulous:
-    return _Judge(problem, system, coefficients) if problem.limits.any else _Credulous(system)
-
-
 def mean(problem: DenseProblem) -> DenseResult:
     """Predictions `(*, Q, C)`, with C right-hand sides, or Q of them if there are fewer queries than outputs."""
     system = assemble(problem)
     coefficients, trend = project_trend(system, spd_solve(system, problem.values))
-    judge = _judge(problem, system, coefficients)
-    results, masks = [], []
-    for chunk in query_chunks(problem):
-        cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
-        part = cross.mT @ coefficients
-        results.append(part if trend is None else part + trend)
-        masks.append(judge.resolved(cross.detach()))
-    return DenseResult(torch.cat(results, dim=-2), torch.cat(masks, dim=-1).unsqueeze(-1))
+    judge = _Judge(problem, system, coefficients)
+    parts = [
+        (mean_for(cross, coefficients, trend), judge.resolved(cross.detach()).unsqueeze(-1)) for cross in crosses(problem)
+    ]
+    return DenseResult(*(torch.cat(column, dim=-2) for column in zip(*parts, strict=True)))
+
+
+def mean_for(cross: Tensor, coefficients: Tensor, trend: Tensor | None) -> Tensor:
+    part = cross.mT @ coefficients
+    return part if trend is None else part + trend
 
 
 def weights(problem: DenseProblem) -> DenseResult:
     """Cardinal weights `(*, Q, N)`."""
     system = assemble(problem)
     found = weights_for(system, cross_kernel(problem, problem.query))
-    resolved = _judge(problem, system).trusts(found.norm, found.spread)
+    resolved = _Judge(problem, system).trusts(found.norm, found.spread)
     return DenseResult(found.weights.mT, resolved.unsqueeze(-1))
 
 
 def power_squared(problem: DenseProblem) -> DenseResult:
     r"""$1 - k^\top A^{-1}k$, plus $(1-b)^2/c$ with a trend; `(*, Q)`."""
     system = assemble(problem)
-    judge = _judge(problem, system)
-    results, masks = [], []
-    for chunk in query_chunks(problem):
-        cross = cross_kernel(problem, problem.query[..., chunk, :])  # (*, N, q)
+    judge, parts = _Judge(problem, system), []
+    for cross in crosses(problem):
         found = weights_for(system, cross)
-        results.append(power_for(system, cross, found))
-        masks.append(judge.trusts(found.norm, found.spread))
-    return DenseResult(torch.cat(results, dim=-1), torch.cat(masks, dim=-1))
+        parts.append((power_for(system, cross, found), judge.trusts(found.norm, found.spread)))
+    return DenseResult(*(torch.cat(column, dim=-1) for column in zip(*parts, strict=True)))
 
 
 def power_for(system: DenseSystem, cross: Tensor, found: DenseWeights) -> Tensor:
@@ -334,8 +327,8 @@ def leave_one_out(problem: DenseProblem) -> DenseResult:
         # Column i of the inverse, divided by its diagonal, is one, and minus the weights that the others give to center i.
         spread = trust.spread_of(lengths, inverse, -2)
         solved = torch.linalg.vector_norm(coefficients, dim=-2, keepdim=True) + residuals.abs() * lengths.unsqueeze(-1)
-        sizes = trust.value_sizes(problem.values, problem.trend).unsqueeze(-2)  # (*, 1, C)
-        resolved = _judge(problem, system).trusts(norm, spread, trust.worst_ratio(solved, sizes))
+        sizes = trust.value_sizes(problem.values, problem.options.trend is not None).unsqueeze(-2)  # (*, 1, C)
+        resolved = _Judge(problem, system).trusts(norm, spread, trust.worst_ratio(solved, sizes))
     return DenseResult(problem.values - residuals, resolved.unsqueeze(-1))
 
 
@@ -351,9 +344,9 @@ def norm_squared(problem: DenseProblem) -> DenseResult:
         # What the trend explains leaves nothing but rounding, harmless as long as alpha is no larger than the values.
         floor = 2 * u * problem.values.square().sum(-2)
         resolved = system.factor.sound.unsqueeze(-1) & (rounding <= trust.TRUSTED.mean * squared + floor)
-        if problem.limits.system < math.inf:
+        if problem.options.limits.system < math.inf:
             ones = torch.ones_like(system.size).unsqueeze(-1)
-            resolved = resolved & _judge(problem, system).trusts(ones, ones)
+            resolved = resolved & _Judge(problem, system).trusts(ones, ones)
     return DenseResult(squared, resolved)
 
 
@@ -364,13 +357,6 @@ EVALUATE: dict[DenseKind, Callable[[DenseProblem], DenseResult]] = {
     "leave_one_out": leave_one_out,
     "norm": norm_squared,
 }
-
-
-def query_chunks(problem: DenseProblem) -> list[slice]:
-    batch = torch.broadcast_shapes(problem.query.shape[:-2], problem.centers.shape[:-2]).numel()
-    row_bytes = 4 * batch * problem.centers.shape[-2] * problem.query.element_size()
-    size = rows_per_chunk(row_bytes, 4 * chunk_bytes(problem.query.device))
-    return ranges(problem.query.shape[-2], size) or [slice(0, 0)]
 
 
 @torch.no_grad()
@@ -397,22 +383,34 @@ class DenseRegressor:
     @torch.no_grad()
     def __init__(self, centers: Tensor, values: Tensor, options: SolveOptions) -> None:
         points, ridge = options.kernel.embed(centers.double()), as_double(options.ridge, centers.device)
-        problem = DenseProblem(points[:0], points, values.double(), ridge, options.kernel, options.trend is not None)
-        self.problem, system = _raised(problem, options)
+        self.problem = DenseProblem(points[:0], points, values.double(), ridge, options)
+        system = assemble(self.problem)
+
+        def solve(problem: DenseProblem) -> Tensor:
+            nonlocal system
+            self.problem, system = problem, assemble(problem)
+            return serves_any_query(system)
+
+        resolved = serves_any_query(system)
+        if not bool(resolved):
+            _raise_ridge(self.problem, resolved, solve)
         self.system = system._replace(matrix=system.factor.upper)  # only its shape is asked for from here on
         self.coefficients, self.constant = project_trend(self.system, spd_solve(self.system, self.problem.values))
 
     @torch.no_grad()
     def predict(self, query: Tensor) -> Tensor:
         """`(Q, D)` to `(Q, C)`."""
-        return torch.cat([self._mean(cross) for cross in self._cross(query)])
+        return torch.cat([mean_for(cross, self.coefficients, self.constant) for cross in self._crosses(query)])
 
     @torch.no_grad()
     def predict_with_power(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Predictions `(Q, C)` and the squared power function `(Q,)`."""
         parts = [
-            (self._mean(cross), power_for(self.system, cross, weights_for(self.system, cross)))
-            for cross in self._cross(query)
+            (
+                mean_for(cross, self.coefficients, self.constant),
+                power_for(self.system, cross, weights_for(self.system, cross)),
+            )
+            for cross in self._crosses(query)
         ]
         means, powers = zip(*parts, strict=True)
         return torch.cat(means), torch.cat(powers)
@@ -420,7 +418,7 @@ class DenseRegressor:
     @torch.no_grad()
     def weights(self, query: Tensor) -> Tensor:
         """`(Q, N)`."""
-        return torch.cat([weights_for(self.system, cross).weights.mT for cross in self._cross(query)])
+        return torch.cat([weights_for(self.system, cross).weights.mT for cross in self._crosses(query)])
 
     @torch.no_grad()
     def leave_one_out(self) -> tuple[Tensor, Tensor]:
@@ -428,28 +426,5 @@ class DenseRegressor:
         found = left_out_of(self.system, self.problem.values, inverse_of(self.system))
         return self.problem.values - found.residuals, found.diagonal
 
-    def _mean(self, cross: Tensor) -> Tensor:
-        part = cross.mT @ self.coefficients
-        return part if self.constant is None else part + self.constant
-
-    def _cross(self, query: Tensor) -> Iterator[Tensor]:
-        """`(N, q)` for some queries after others."""
-        problem = self.problem._replace(query=self.problem.kernel.embed(query.double()))
-        for chunk in query_chunks(problem):
-            yield cross_kernel(problem, problem.query[chunk])
-
-
-def _raised(problem: DenseProblem, options: SolveOptions) -> tuple[DenseProblem, DenseSystem]:
-    """One float64 problem with the least ridge that serves any query, and its system."""
-    system = assemble(problem)
-    if bool(serves_any_query(system)):
-        return problem, system
-    if options.on_singular == "raise":
-        raise trust.singular_error("A Gram matrix", f"N={problem.centers.shape[-2]}", problem.ridge, "")
-    for rung in trust.ladder(torch.float64, float(problem.ridge.min())):
-        higher = problem._replace(ridge=problem.ridge.clamp_min(rung))
-        system = assemble(higher)
-        if bool(serves_any_query(system)):
-            trust.warn_raised(1, rung)
-            return higher, system
-    raise trust.overflow_error(1)
+    def _crosses(self, query: Tensor) -> Iterator[Tensor]:
+        return crosses(self.problem._replace(query=self.problem.options.kernel.embed(query.double())))

@@ -82,7 +82,7 @@ class Expansions:
     def __init__(self, count: int, device: torch.device) -> None:
         self.size = 0
         self._slots = torch.full((count,), -1, device=device)
-        self._kept: Regressors | None = None  # with room for more than `size`
+        self.regressors: Regressors | None = None  # with room for more than `size`
 
     def missing(self, numbers: Tensor) -> Tensor:
         """Those of the numbers that have no coefficients yet, once each, in order."""
@@ -90,17 +90,16 @@ class Expansions:
         return unique[self._slots[unique] < 0]
 
     def add(self, numbers: Tensor, found: Regressors) -> None:
-        stop = self.size + len(numbers)
-        if self._kept is None or len(self._kept.wide) < stop:
+        stop, solved = self.size + len(numbers), self.regressors
+        if solved is None or len(solved.wide) < stop:
             # Twice the room each time: single queries would otherwise copy everything for every new regressor.
             room = min(max(stop, 2 * self.size), len(self._slots))
             grown = Regressors(*(part.new_empty(room, *part.shape[1:]) for part in found))
-            if self._kept is not None:
-                for new, old in zip(grown, self._kept, strict=True):
-                    new[: self.size] = old[: self.size]
-            self._kept = grown
-        for kept, part in zip(self._kept, found, strict=True):
-            kept[self.size : stop] = part
+            for new, old in zip(grown, solved or (), strict=False):
+                new[: self.size] = old[: self.size]
+            self.regressors = solved = grown
+        for all_parts, part in zip(solved, found, strict=True):
+            all_parts[self.size : stop] = part
         self._slots[numbers] = torch.arange(self.size, stop, device=numbers.device)
         self.size = stop
 
@@ -108,26 +107,25 @@ class Expansions:
         self, query: Points, centers: Points, numbers: Tensor, owners: Tensor, members: Tensor, kernel: Kernel
     ) -> Tensor:
         """The regressors `numbers` `(P,)` at the queries `owners` `(P,)`; `members` `(A, M)` are those of all. `(P, C)`."""
-        assert self._kept is not None
-        wide = self._kept.wide[self._slots[numbers]]
-        result = query.embedded.new_empty(len(numbers), self._kept.table.shape[-1])
-        for mask in (~wide, wide):
-            rows = mask.nonzero().squeeze(1)
-            if len(rows) == 0:
-                continue
-            points, others, own = query.embedded, centers.embedded, members
-            if mask is wide:
-                points = query.wide(torch.arange(len(points), device=points.device), kernel)
-                used, own = _used(members, numbers[rows], len(others))
-                others = centers.wide(used, kernel)
-            result[rows] = self._sums(points, others, numbers[rows], owners[rows], own, kernel).to(result.dtype)
+        assert self.regressors is not None
+        wide = self.regressors.wide[self._slots[numbers]]
+        result = query.embedded.new_empty(len(numbers), self.regressors.table.shape[-1])
+        rows = (~wide).nonzero().squeeze(1)
+        if len(rows):
+            points = query.embedded, centers.embedded
+            result[rows] = self._sums(*points, numbers[rows], owners[rows], members, kernel)
+        rows = wide.nonzero().squeeze(1)
+        if len(rows):
+            used, own = _used(members, numbers[rows], len(centers.embedded))
+            points = kernel.embed(query.given.double()), centers.wide(used, kernel)
+            result[rows] = self._sums(*points, numbers[rows], owners[rows], own, kernel).to(result.dtype)
         return result
 
     def _sums(
         self, query: Tensor, centers: Tensor, numbers: Tensor, owners: Tensor, members: Tensor, kernel: Kernel
     ) -> Tensor:
-        assert self._kept is not None
-        table, slots = self._kept.table, self._slots
+        assert self.regressors is not None
+        table, slots = self.regressors.table, self._slots
 
         def work(chunk: slice) -> tuple[Tensor, ...]:
             with torch.no_grad():

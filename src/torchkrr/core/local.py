@@ -4,13 +4,14 @@
 again in float64, and those that are singular even there with a larger ridge (`trust`).
 
 The forward pass keeps vectors per query, never an M x M matrix. First derivatives come from `backward`, or from its twin in
-`compiled`; derivatives of those, and of weights and paths, from running the plain formula of `solve` again under autograd,
+`compiled`; derivatives of those, and of weights and paths, from running the plain formula of `cells` again under autograd,
 chunk by chunk.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -20,50 +21,13 @@ from torch.nn.functional import pad
 from .._checks import check_finite
 from .._chunking import chunk_bytes, collect, map_in_order, ranges, rows_per_chunk
 from .._state import with_tensors
-from .._tensors import as_double, needs_gradient, working_dtype
-from ..errors import SolveError
+from .._tensors import needs_gradient, working_dtype
 from . import compiled, trust
-from .backward import Arriving, CellGradients, Saved, gradients, keep
-from .cells import CellOptions
+from .backward import CellGradients, Saved, gradients, save
+from .cells import LocalProblem, Solution, adjoint, path, path_resolved, predict, resolved, solve, whiten_path
 from .options import Kind, SolveOptions
-from .solve import Solution, adjoint, path, path_resolved, predict, resolved, solve, whiten_path
 
 SMALLEST_CHUNK = 8
-
-
-class LocalProblem(NamedTuple):
-    """Queries with their neighbors, as given by the user."""
-
-    query: Tensor  # (Q, D)
-    centers: Tensor  # (N, D)
-    values: Tensor  # (N, C)
-    indices: Tensor  # (Q, M), or (Q, M + 1) with fade
-    ridge: Tensor  # (), (N,) or (Q, M)
-
-    def used_rows(self) -> LocalProblem:
-        """With only the centers that `indices` names, where that may save work: min(N, Q M) rows are embedded."""
-        if self.indices.numel() >= len(self.centers):
-            return self
-        used, positions = torch.unique(self.indices, return_inverse=True)
-        ridge = self.ridge.index_select(0, used) if self.ridge.ndim == 1 else self.ridge
-        centers, values = self.centers.index_select(0, used), self.values.index_select(0, used)
-        return LocalProblem(self.query, centers, values, positions, ridge)
-
-    def rows(self, which: Tensor) -> LocalProblem:
-        """Some of the queries."""
-        ridge = self.ridge.index_select(0, which) if self.ridge.ndim == 2 else self.ridge
-        query, indices = self.query.index_select(0, which), self.indices.index_select(0, which)
-        return self._replace(query=query, indices=indices, ridge=ridge).used_rows()
-
-    def double(self) -> LocalProblem:
-        return self._replace(query=self.query.double(), centers=self.centers.double(), values=self.values.double())
-
-    def cell_ridge(self, fade: bool) -> Tensor:
-        """`()` or `(Q, M)`."""
-        if self.ridge.ndim != 1:
-            return self.ridge
-        members = self.indices[:, :-1] if fade else self.indices
-        return self.ridge.index_select(0, members.flatten()).view(members.shape)
 
 
 class LocalResult(NamedTuple):
@@ -71,9 +35,11 @@ class LocalResult(NamedTuple):
     power_squared: Tensor  # (Q,), or (Q, M) for a path; not clamped
     resolved: Tensor  # (Q,) bool, or (Q, M) for a path
 
+    def resolved_cells(self) -> Tensor:
+        return self.resolved if self.resolved.ndim == 1 else self.resolved.all(-1)
+
     def unresolved_rows(self) -> Tensor:
-        good = self.resolved if self.resolved.ndim == 1 else self.resolved.all(-1)
-        return (~good).nonzero().squeeze(-1)
+        return (~self.resolved_cells()).nonzero().squeeze(-1)
 
     def merged(self, rows: Tensor, again: LocalResult) -> LocalResult:
         """With the rows solved again, of a path only the steps that were not resolved."""
@@ -108,95 +74,95 @@ def solve_local(
         value_scale: `(C,)`, the size of what is predicted where that is more than the values, which may be residuals.
         least_norm: norms of weights are taken to be at least this, for results that serve queries not yet known.
     """
-    dtype = working_dtype(values.dtype)
-    problem = LocalProblem(query, centers, values, indices, as_double(options.ridge, query.device))
-    cells = cell_options(options)._replace(value_scale=value_scale, least_norm=least_norm)
+    ridge = torch.as_tensor(options.ridge, dtype=torch.float64, device=query.device)
+    problem = LocalProblem(query, centers, values, ridge, indices)
+    dtype = working_dtype(values.dtype) if embedded is None else embedded[0].dtype
     if query.shape[0] == 0:  # nothing to judge, and no row to gain by being clever
-        points = cells.kernel.embed(query.to(dtype)), cells.kernel.embed(centers.to(dtype))
-        return plain_solve(*points, values.to(dtype), problem.cell_ridge(options.fade).to(dtype), indices, cells, kind)
-    scale = None
+        return plain_solve(embed(problem, options, dtype), replace(options, kind=kind))
+    log_scale = None
+    used = problem
     if embedded is None:
-        tensors = (query, centers, values, problem.ridge)
-        scale = compiled.scale_for(tensors, cells) if query.dtype == dtype else None
-        if scale is None:
-            problem = problem.used_rows()
-            _check_centers(problem.centers, centers)
-            embedded = cells.kernel.embed(problem.query.to(dtype)), cells.kernel.embed(problem.centers.to(dtype))
+        log_scale = compiled.log_scale_for(problem, options) if query.dtype == dtype else None
+        if log_scale is None:
+            used = problem.used_rows()
+            _check_centers(used.centers, centers)
         else:
             embedded = query, centers
-    result = solve_embedded(
-        *embedded,
-        problem.values.to(dtype),
-        problem.indices,
-        problem.cell_ridge(options.fade).to(dtype),
-        cells._replace(cache=cache, scale=scale),  # cells solved again are numbered anew, and so without a cache
-        kind,
-    )
-    if bool(result.resolved.all()):
-        _check_finite(result.first, centers, values)
-        return result.first, result.power_squared
-    rows = result.unresolved_rows()
-    given = centers, values
-    rest = problem.rows(rows)
-    if scale is not None:
-        _check_centers(rest.centers, centers)  # nobody has looked at them yet
-    rest = rest.double()._replace(ridge=rest.cell_ridge(options.fade))
-    query, centers = cells.kernel.embed(rest.query), cells.kernel.embed(rest.centers)
-    wide = rest._replace(query=query, centers=centers)
-    if dtype == torch.float64:
-        again = LocalResult(*(part.index_select(0, rows) for part in result))
-    else:
-        trust.solved_again(len(rows))
-        again = solve_embedded(*wide, cells, kind)
-    if not bool(again.resolved.all()):
-        again, _ = _raise_ridge(wide, again, cells, kind, options.on_singular, rows if names is None else names[rows])
-    result = result.merged(rows, again)
-    _check_finite(result.first, *given)
+    options = replace(options, kind=kind, value_scale=value_scale, least_norm=least_norm, cache=cache, log_scale=log_scale)
+    result = solve_embedded(embed(used, options, dtype, embedded), options)
+    if not bool(result.resolved.all()):
+        options = replace(options, cache=None, log_scale=None)  # cells are numbered anew, and all are embedded
+        rows = result.unresolved_rows()
+        rest = problem.rows(rows)
+        if log_scale is not None:
+            _check_centers(rest.centers, centers)  # nobody has looked at them yet
+        wide = embed(rest, options, torch.float64)
+        if dtype == torch.float64:
+            again = LocalResult(*(part.index_select(0, rows) for part in result))
+        else:
+            trust.solved_again(len(rows))
+            again = solve_embedded(wide, options)
+        if not bool(again.resolved.all()):
+            again, _ = _raise_ridge(wide, again, options, rows if names is None else names[rows])
+        result = result.merged(rows, again)
+    if not math.isfinite(result.first.detach().sum().item()):
+        # Looked at only here: a pass over all centers on every call would not be free.
+        check_finite("centers", centers)
+        check_finite("values", values)
     return result.first, result.power_squared
 
 
-def cell_options(options: SolveOptions) -> CellOptions:
-    trend, normalize = options.trend is not None, options.normalize is not None
-    return CellOptions(options.kernel, trend, options.fade, normalize, options.backend)
+def embed(
+    problem: LocalProblem, options: SolveOptions, dtype: torch.dtype, points: tuple[Tensor, Tensor] | None = None
+) -> LocalProblem:
+    """The problem in one dtype, with the given or embedded points, and its ridge by query where it differs by center."""
+    query, centers, values, ridge, indices = problem
+    if points is None:
+        points = options.kernel.embed(query.to(dtype)), options.kernel.embed(centers.to(dtype))
+    if ridge.ndim == 1:
+        members = problem.members(options)
+        ridge = ridge.index_select(0, members.flatten()).view(members.shape)
+    return LocalProblem(*points, values.to(dtype), ridge.to(dtype), indices)
 
 
-def raised_ridge(problem: LocalProblem, options: SolveOptions, kind: Kind) -> Tensor:
+def raised_ridge(problem: LocalProblem, options: SolveOptions) -> Tensor:
     """The least ridge that resolves each embedded float64 cell, `(Q, 1)`; zero if it is resolved as it is.
 
     Not of each step of a path, but of all of them.
     """
-    cells = cell_options(options)
     with torch.no_grad():
-        result = solve_embedded(*problem, cells, kind)
+        result = solve_embedded(problem, options)
         if bool(result.resolved.all()):
             return problem.query.new_zeros(len(problem.query), 1)
-        every = torch.arange(len(problem.query), device=problem.query.device)
-        return _raise_ridge(problem, result, cells, kind, options.on_singular, every)[1]
+        return _raise_ridge(problem, result, options, torch.arange(len(problem.query), device=problem.query.device))[1]
 
 
 def _raise_ridge(
-    problem: LocalProblem, result: LocalResult, cells: CellOptions, kind: Kind, on_singular: str, names: Tensor
+    problem: LocalProblem, result: LocalResult, options: SolveOptions, names: Tensor
 ) -> tuple[LocalResult, Tensor]:
     """Embedded float64 cells that are not resolved, with the smallest ridge of a ladder that resolves them, and which."""
     singular, raised = result.unresolved_rows(), problem.query.new_zeros(len(problem.query), 1)
-    if on_singular == "raise":
-        raise _singular_error(problem.rows(singular), names[singular])
-    for rung in trust.ladder(problem.query.dtype, float(problem.ridge.detach().min())):
+    if options.on_singular == "raise":
+        local = problem.centers[problem.indices[singular[0]]].detach()
+        closest = torch.pdist(local).min().item() if len(local) > 1 else 0.0
+        raise trust.singular_error(
+            f"{len(singular)} {'neighborhood has' if len(singular) == 1 else 'neighborhoods have'} a Gram matrix",
+            f"M={problem.indices.shape[1]}",
+            problem.rows(singular).ridge,
+            f"The first is query {int(names[singular[0]])}; its two closest centers are {closest:.3g} apart in the embedded "
+            "space.",
+        )
+
+    def solve_with(ridge: float) -> Tensor:
+        nonlocal result
         rows = result.unresolved_rows()
-        raised[rows] = rung
+        raised[rows] = ridge
         some = problem.rows(rows)
-        result = result.merged(rows, solve_embedded(*some._replace(ridge=some.ridge.clamp_min(rung)), cells, kind))
-        if bool(result.resolved.all()):
-            trust.warn_raised(len(singular), rung)
-            return result, raised
-    raise trust.overflow_error(len(result.unresolved_rows()))
+        result = result.merged(rows, solve_embedded(some._replace(ridge=some.ridge.clamp_min(ridge)), options))
+        return result.resolved_cells()
 
-
-def _check_finite(result: Tensor, centers: Tensor, values: Tensor) -> None:
-    # They are looked at only when the result is not finite: a pass over all centers on every call would not be free.
-    if not math.isfinite(result.detach().sum().item()):
-        check_finite("centers", centers)
-        check_finite("values", values)
+    trust.raise_ridge(solve_with, result.resolved_cells(), problem.ridge)
+    return result, raised
 
 
 def _check_centers(used: Tensor, given: Tensor) -> None:
@@ -204,180 +170,121 @@ def _check_centers(used: Tensor, given: Tensor) -> None:
         check_finite("centers", given)
 
 
-def _singular_error(problem: LocalProblem, names: Tensor) -> SolveError:
-    local = problem.centers[problem.indices[0]].detach()
-    closest = torch.pdist(local).min().item() if len(local) > 1 else 0.0
-    return trust.singular_error(
-        f"{len(names)} {'neighborhood has' if len(names) == 1 else 'neighborhoods have'} a Gram matrix",
-        f"M={problem.indices.shape[1]}",
-        problem.ridge,
-        f"The first is query {int(names[0])}; its two closest centers are {closest:.3g} apart in the embedded space.",
-    )
-
-
-def solve_embedded(
-    query: Tensor, centers: Tensor, values: Tensor, indices: Tensor, ridge: Tensor, options: CellOptions, kind: Kind
-) -> LocalResult:
-    """Solve every cell in the dtype of its inputs; cells that are not `resolved` hold no usable numbers.
-
-    Shape:
-        - query: `(Q, E)`, centers: `(N, E)`, both embedded; values: `(N, C)`; indices: `(Q, M)`
-        - ridge: `()`, `(Q, 1)` or `(Q, M)`
-    """
+def solve_embedded(problem: LocalProblem, options: SolveOptions) -> LocalResult:
+    """Solve every embedded cell in the dtype of its inputs; cells that are not `resolved` hold no usable numbers."""
     learned = options.kernel.learned_in_profile()
-    watched = needs_gradient(query, centers, values, ridge, *learned)
-    is_fused = compiled.use_compiled((query, centers, values, ridge), options, learned)
-    limits = trust.limits(query.dtype, kind, watched=watched)
-    options = options._replace(backend="fused" if is_fused else "torch", limits=limits)
-    run = _LocalSolve.apply if watched else _LocalSolve.forward
-    first, power_squared, good, *_ = run(query, centers, values, ridge, indices, options, kind, watched, *learned)
-    return LocalResult(first, power_squared, good)
+    differentiated = needs_gradient(*problem[:4], *learned)
+    is_fused = compiled.use_compiled(problem, options, learned)
+    options = replace(
+        options,
+        backend="fused" if is_fused else "torch",
+        differentiated=differentiated,
+        limits=trust.limits(problem.query.dtype, options.kind, differentiated=differentiated),
+    )
+    if differentiated:
+        return LocalResult(*_LocalSolve.apply(*problem, options, *learned)[:3])
+    solve_all = compiled.local_forward if is_fused else _forward
+    return LocalResult(*solve_all(problem, options)[:3])
+
+
+def _forward(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor, ...]:
+    """The outputs of `options.kind`, which cells are resolved, and what the backward pass needs (or empty tensors)."""
+
+    def work(chunk: slice) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return _evaluate(problem.chunk(chunk), options)
+
+    return collect(work, _chunks(problem), problem.query.device)
 
 
 class _LocalSolve(torch.autograd.Function):
+    """As `_forward`, with a gradient: inputs are a problem, its options, and what the profile of the kernel learns."""
+
     @staticmethod
-    def forward(
-        query: Tensor,
-        centers: Tensor,
-        values: Tensor,
-        ridge: Tensor,
-        indices: Tensor,
-        options: CellOptions,
-        kind: Kind,
-        watched: bool,
-        *learned: Tensor,
-    ) -> tuple[Tensor, ...]:
-        if options.backend == "fused":
-            return compiled.local_forward(query, centers, values, ridge, indices, options, kind, watched)
-
-        def work(chunk: slice) -> tuple[Tensor, ...]:
-            with torch.no_grad():
-                return _evaluate(query[chunk], centers, values, _rows(ridge, chunk), indices[chunk], options, kind, watched)
-
-        chunks = _chunks(query, centers, values, indices)
-        return collect(work, chunks, query.device)
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        solve_all = compiled.local_forward if inputs[5].backend == "fused" else _forward
+        return solve_all(LocalProblem(*inputs[:5]), inputs[5])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        query, centers, values, ridge, indices, ctx.options, ctx.kind, _, *learned = inputs
+        *problem, ctx.options = inputs[:6]
         _, _, good, *saved = output
         ctx.mark_non_differentiable(good, *saved)
-        ctx.save_for_backward(query, centers, values, ridge, indices, good, *saved, *learned)
+        ctx.save_for_backward(*problem, good, *saved, *inputs[6:])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        query, centers, values, ridge, indices, good, inner, adjoint, multiples, gap, *learned = ctx.saved_tensors
-        inputs = (query, centers, values, ridge)
-        arriving = Arriving(grads[0], grads[1])
-        if ctx.kind == "mean" and not torch.is_grad_enabled():
-            if ctx.options.backend == "fused":
-                needs = ctx.needs_input_grad[:4]
-                found = compiled.local_gradients(inputs, indices, inner, adjoint, *arriving, ctx.options, needs)
-            else:
-                saved = Saved(inner, adjoint, multiples, gap)
-                found = _by_hand(inputs, indices, saved, arriving, ctx.options, learned, ctx.needs_input_grad)
+        tensors, options, grad_outputs = ctx.saved_tensors, ctx.options, grads[:2]
+        problem, good, saved, learned = LocalProblem(*tensors[:5]), tensors[5], Saved(*tensors[6:10]), list(tensors[10:])
+        needs = (*ctx.needs_input_grad[:4], *ctx.needs_input_grad[6:])
+        if options.kind != "mean" or torch.is_grad_enabled():
+            result = _by_autograd(problem, good, grad_outputs, options, learned, needs)
+        elif options.backend == "fused":
+            result = compiled.local_gradients(problem, saved, grad_outputs, options, needs)
         else:
-            found = _by_autograd(inputs, indices, good, arriving, ctx.options, ctx.kind, learned, ctx.needs_input_grad)
-        return *found[:4], None, None, None, None, *found[4:]
+            result = _by_hand(problem, saved, grad_outputs, options, learned, needs)
+        return *result[:4], None, None, *result[4:]
 
 
-def _evaluate(
-    query: Tensor,
-    centers: Tensor,
-    values: Tensor,
-    ridge: Tensor,
-    indices: Tensor,
-    options: CellOptions,
-    kind: Kind,
-    watched: bool,
-) -> tuple[Tensor, ...]:
-    """The two outputs of `kind`, which cells are resolved, and what the backward pass needs (or empty tensors)."""
-    nothing = [query.new_empty(len(query), 0) for _ in Saved._fields]
-    solution = solve(query, centers, indices, ridge, options)
-    local_values = values[_members(indices, options)]  # (q, M, C)
-    if kind == "path":
+def _evaluate(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor, ...]:
+    nothing = [problem.query.new_empty(len(problem.query), 0) for _ in Saved._fields]
+    solution = solve(problem, options)
+    local_values = problem.values[problem.members(options)]  # (q, M, C)
+    if options.kind == "path":
         white = whiten_path(solution, local_values)
-        good = path_resolved(solution, white, local_values, ridge, options.limits, options.value_scale)
-        return *path(white), good, *nothing
-    scale, least_norm = options.value_scale, options.least_norm
-    good = resolved(solution, local_values, ridge, options.limits, scale=scale, least_norm=least_norm)
-    if kind == "mean" and watched:
-        saved = keep(solution, local_values, good)
-        return predict(solution.weights, local_values), solution.power_squared, good, *saved
-    return _output(solution, local_values, options, kind), solution.power_squared, good, *nothing
+        return *path(white), path_resolved(solution, white, local_values, problem.ridge, options), *nothing
+    good = resolved(solution, local_values, problem.ridge, options)
+    saved = save(solution, local_values, good) if options.kind == "mean" and options.differentiated else nothing
+    return _output(solution, local_values, options), solution.power_squared, good, *saved
 
 
-def _output(solution: Solution, local_values: Tensor, options: CellOptions, kind: Kind) -> Tensor:
-    if kind == "weights":
+def _output(solution: Solution, local_values: Tensor, options: SolveOptions) -> Tensor:
+    if options.kind == "weights":
         return pad(solution.weights, (0, 1)) if options.fade else solution.weights
-    if kind == "coefficients":
-        return _coefficients(solution, local_values)
-    return predict(solution.weights, local_values)
-
-
-def _coefficients(solution: Solution, local_values: Tensor) -> Tensor:
-    r"""$\alpha = A^{-1}(y - m)$ and, below it, the constant $m$ of the trend (0 without), `(q, M + 1, C)`."""
+    if options.kind == "mean":
+        return predict(solution.weights, local_values)
+    # Coefficients A^-1 (y - m) and, below them, the constant m of the trend (0 without), (q, M + 1, C).
     solved, constant = adjoint(solution, local_values)
     if solution.trend is None:
         constant = solved.new_zeros(len(solved), solved.shape[-1])
     return torch.cat((solved, constant.unsqueeze(-2)), dim=-2)
 
 
-def plain_solve(
-    query: Tensor,
-    centers: Tensor,
-    values: Tensor,
-    ridge: Tensor,
-    indices: Tensor,
-    options: CellOptions,
-    kind: Kind,
-    sound: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The two outputs of `kind` by the plain formulas, in steps that autograd and `torch.func` can follow."""
-    options = options._replace(differentiable=True)
-    solution = solve(query, centers, indices, ridge, options, sound=sound)
-    local_values = values[_members(indices, options)]
-    if kind == "path":
+def plain_solve(problem: LocalProblem, options: SolveOptions, sound: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The two outputs for an embedded problem by the plain formulas, in steps that autograd and `torch.func` can follow."""
+    options = replace(options, plain_steps=True)
+    solution = solve(problem, options, sound=sound)
+    local_values = problem.values[problem.members(options)]
+    if options.kind == "path":
         return path(whiten_path(solution, local_values))
-    return _output(solution, local_values, options, kind), solution.power_squared
+    return _output(solution, local_values, options), solution.power_squared
 
 
 def _by_hand(
-    inputs: tuple[Tensor, ...],
-    indices: Tensor,
+    problem: LocalProblem,
     saved: Saved,
-    arriving: Arriving,
-    options: CellOptions,
+    grads: tuple[Tensor, ...],
+    options: SolveOptions,
     learned: list[Tensor],
     needs: tuple[bool, ...],
 ) -> list[Tensor | None]:
-    query, centers, values, ridge = inputs
-    members = _members(indices, options)
+    members = problem.members(options)
 
     def work(chunk: slice) -> CellGradients:
+        own, (grad_mean, grad_power) = Saved(*(part[chunk] for part in saved)), (grad[chunk] for grad in grads)
         with torch.no_grad():
-            return gradients(
-                query[chunk],
-                centers,
-                values[members[chunk]],
-                indices[chunk],
-                _rows(ridge, chunk),
-                Saved(*(part[chunk] for part in saved)),
-                Arriving(*(grad[chunk] for grad in arriving)),
-                options,
-                learned,
-            )
+            return gradients(problem.chunk(chunk), own, grad_mean, grad_power, options, learned)
 
-    totals: list[Tensor | None] = [torch.zeros_like(t) if need else None for t, need in zip(inputs, needs, strict=False)]
+    totals = [torch.zeros_like(tensor) if need else None for tensor, need in zip(problem[:4], needs, strict=False)]
+    for_query, for_centers, for_values, for_ridge = totals
     profile: list[Tensor | None] = [None] * len(learned)
-    chunks = _chunks(query, centers, values, indices)
+    chunks = _chunks(problem)
     # Only this thread adds, and in order: the sums do not depend on which worker finished first.
-    for chunk, found in zip(chunks, map_in_order(work, chunks, query.device), strict=True):
-        for_query, for_centers, for_values, for_ridge = totals
+    for chunk, found in zip(chunks, map_in_order(work, chunks, members.device), strict=True):
         if for_query is not None:
             for_query[chunk] = found.query
         if for_centers is not None:
-            for_centers.index_add_(0, indices[chunk].flatten(), found.members.flatten(0, 1))
+            for_centers.index_add_(0, problem.indices[chunk].flatten(), found.members.flatten(0, 1))
         if for_values is not None:
             for_values.index_add_(0, members[chunk].flatten(), found.values.flatten(0, 1))
         if for_ridge is not None:
@@ -388,37 +295,36 @@ def _by_hand(
 
 
 def _by_autograd(
-    inputs: tuple[Tensor, ...],
-    indices: Tensor,
+    problem: LocalProblem,
     good: Tensor,
-    arriving: Arriving,
-    options: CellOptions,
-    kind: Kind,
+    grads: tuple[Tensor, ...],
+    options: SolveOptions,
     learned: list[Tensor],
     needs: tuple[bool, ...],
 ) -> list[Tensor | None]:
     """By `torch.func.vjp` of the plain formula: each input is one of its own, even where two are one tensor, or where one
     was computed from another; and what comes out has derivatives again.
     """
-    totals: list[Tensor | None] = [None] * (len(inputs) + len(learned))
-    wanted = [i for i, need in enumerate((*needs[:4], *needs[8:])) if need]
-    everything = (*inputs, *learned)
+    inputs = (*problem[:4], *learned)
+    totals: list[Tensor | None] = [None] * len(inputs)
+    requested = [i for i, need in enumerate(needs) if need]
     sound = good if good.ndim == 1 else good.any(-1)
 
-    for chunk in _chunks(inputs[0], inputs[1], inputs[2], indices):
+    for chunk in _chunks(problem):
 
         def outputs(*some: Tensor, chunk: slice = chunk) -> tuple[Tensor, Tensor]:
-            given = list(everything)
-            for i, tensor in zip(wanted, some, strict=True):
+            given = list(inputs)
+            for i, tensor in zip(requested, some, strict=True):
                 given[i] = tensor
             query, centers, values, ridge, *tensors = given
             swap = {id(old): new for old, new in zip(learned, tensors, strict=True)}
-            bound = options._replace(kernel=with_tensors(options.kernel, swap))
-            rows = (query[chunk], centers, values, _rows(ridge, chunk), indices[chunk])
-            return plain_solve(*rows, bound, kind, sound[chunk])
+            bound = replace(options, kernel=with_tensors(options.kernel, swap))
+            return plain_solve(
+                LocalProblem(query, centers, values, ridge, problem.indices).chunk(chunk), bound, sound[chunk]
+            )
 
-        _, pull = torch.func.vjp(outputs, *(everything[i] for i in wanted))  # type: ignore[misc]
-        for i, part in zip(wanted, pull(tuple(grad[chunk] for grad in arriving)), strict=True):
+        _, pull = torch.func.vjp(outputs, *(inputs[i] for i in requested))  # type: ignore[misc]
+        for i, part in zip(requested, pull(tuple(grad[chunk] for grad in grads)), strict=True):
             totals[i] = _add(totals[i], part)
     return totals
 
@@ -429,18 +335,10 @@ def _add(total: Tensor | None, part: Tensor | None) -> Tensor | None:
     return total + part
 
 
-def _members(indices: Tensor, options: CellOptions) -> Tensor:
-    return indices[:, :-1] if options.fade else indices
-
-
-def _rows(ridge: Tensor, chunk: slice) -> Tensor:
-    return ridge if ridge.ndim == 0 else ridge[chunk]
-
-
-def _chunks(query: Tensor, centers: Tensor, values: Tensor, indices: Tensor) -> list[slice]:
-    (count, neighbors), features, outputs = indices.shape, centers.shape[1], values.shape[1]
+def _chunks(problem: LocalProblem) -> list[slice]:
+    (count, neighbors), features, outputs = problem.indices.shape, problem.centers.shape[1], problem.values.shape[1]
     elements = neighbors * (2 * features + 4 * neighbors + 3 * outputs)
-    size = rows_per_chunk(elements * query.element_size(), chunk_bytes(query.device))
-    if query.device.type == "cpu":  # a share for each worker, even where one chunk would fit
+    size = rows_per_chunk(elements * problem.query.element_size(), chunk_bytes(problem.query.device))
+    if problem.query.device.type == "cpu":  # a share for each worker, even where one chunk would fit
         size = min(size, max(SMALLEST_CHUNK, -(-count // torch.get_num_threads())))
     return ranges(count, size)

@@ -7,10 +7,20 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from .._checks import check_choice, check_ridge
+from .._checks import (
+    check_alike,
+    check_broadcastable,
+    check_choice,
+    check_finite,
+    check_points,
+    check_ridge,
+    check_same_features,
+    check_same_rows,
+)
 from .._tensors import State, state_of
 from ..kernels import Kernel, check_kernel
 from ..native import Backend
+from .trust import NO_LIMITS, Limits
 
 Trend = Literal["constant"] | None
 Normalize = Literal["cell"] | None
@@ -20,17 +30,27 @@ Kind = Literal["mean", "weights", "path", "coefficients"]
 
 @dataclass(frozen=True, slots=True)
 class SolveOptions:
-    """Options of a local or dense problem, the same for every query of a call."""
+    """Options of a local or dense problem, the same for every query of a call.
+
+    The ridge is a number, a 0-d tensor, or one per center `(N,)`; inside the core also one per neighbor `(Q, M)`.
+    """
 
     kernel: Kernel
-    ridge: float | Tensor = (
-        1e-9  # a number, a 0-d tensor, or one per center (N,); inside the core also one per neighbor (Q, M)
-    )
+    ridge: float | Tensor = 1e-9
     trend: Trend = None
     fade: bool = False
     normalize: Normalize = None
     on_singular: OnSingular = "warn"
     backend: Backend = "auto"
+    # Set inside the core.
+    kind: Kind = "mean"
+    differentiated: bool = False  # whether a backward pass may follow
+    limits: Limits = NO_LIMITS  # what counts as resolved
+    value_scale: Tensor | None = None  # (C,): the size of what is predicted, where that is more than the values
+    least_norm: float = 0.0  # norms of weights are taken to be at least this
+    cache: Any = None  # a `compiled.FactorCache`, used by the fused solver for one ridge and no gradient
+    log_scale: Tensor | None = None  # what the fused solver divides points by, as logarithms; without, they are embedded
+    plain_steps: bool = False  # only steps that autograd and torch.func can follow
 
     def check(self, num_centers: int) -> SolveOptions:
         """Raise an error that names what is wrong, or return the options."""
@@ -41,6 +61,20 @@ class SolveOptions:
         check_choice("on_singular", self.on_singular, ("warn", "raise"))
         check_choice("backend", self.backend, ("auto", "fused", "torch"))
         return self
+
+    def check_problem(self, query: Any, centers: Any, values: Any, *, batched: bool = False) -> Tensor:
+        """As `check`, with the tensors of a problem; returns the values, without columns if none are given."""
+        check_points("centers", centers, batched=batched)
+        if query is not centers:
+            check_points("query", query, batched=batched, maybe_empty=True)
+        values = centers[..., :0] if values is None else values
+        check_alike(query=query, centers=centers, values=values)
+        check_same_features("query", query, "centers", centers)
+        check_same_rows("centers", centers, "values", values)
+        check_broadcastable(query=query, centers=centers, values=values)
+        check_finite("centers" if query is centers else "query", query)
+        self.check(centers.shape[-2])
+        return values  # type: ignore[no-any-return]
 
     def state(self, *tensors: Tensor) -> State:
         """What torch is doing with a problem of these tensors."""

@@ -11,7 +11,7 @@ library is imported.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,8 +21,8 @@ from torch import Tensor
 from .._tensors import WithoutDerivative, as_double, working_dtype
 from ..kernels import kernel_from_name, name_of_kernel, with_profile
 from . import dense, local
+from .cells import LocalProblem
 from .dense import DenseKind
-from .local import LocalProblem
 from .options import Kind, SolveOptions
 
 # Inside torch.func.
@@ -32,13 +32,14 @@ def transformed_local(
     query: Tensor, centers: Tensor, values: Tensor, indices: Tensor, options: SolveOptions, kind: Kind
 ) -> tuple[Tensor, Tensor]:
     """As `local.solve_local`, by steps that `torch.func` can follow."""
-    kernel, dtype, cells = options.kernel, working_dtype(values.dtype), local.cell_options(options)
-    points = kernel.embed(query.double()), kernel.embed(centers.double())
-    ridge = LocalProblem(*points, values, indices, as_double(options.ridge, query.device)).cell_ridge(options.fade)
+    options, dtype = options.but(kind=kind), working_dtype(values.dtype)
+    given = LocalProblem(query, centers, values, as_double(options.ridge, query.device), indices)
+    problem = local.embed(given, options, torch.float64)
     if len(query):
-        fixed = [tensor.detach() for tensor in (*points, ridge, *kernel.profile_tensors().values())]
-        ridge = torch.maximum(ridge, _RaisedLocal.apply(indices, options.but(ridge=0.0), kind, *fixed))
-    first, power_squared = local.plain_solve(*points, values.double(), ridge, indices, cells, kind)
+        fixed = (problem.query, problem.centers, problem.ridge, *options.kernel.profile_tensors().values())
+        raised = _RaisedLocal.apply(indices, options.but(ridge=0.0), *(tensor.detach() for tensor in fixed))
+        problem = problem._replace(ridge=torch.maximum(problem.ridge, raised))
+    first, power_squared = local.plain_solve(problem, options)
     return first.to(dtype), power_squared.to(dtype)
 
 
@@ -46,11 +47,12 @@ def transformed_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: T
     """As `dense.solve_dense`, by steps that `torch.func` can follow; all queries of a problem have one ridge."""
     kernel = options.kernel
     points = kernel.embed(query.double()), kernel.embed(centers.double())
-    ridge = as_double(options.ridge, query.device)
-    if points[0].numel():
-        fixed = [tensor.detach() for tensor in (*points, values.double(), ridge, *kernel.profile_tensors().values())]
-        ridge = torch.maximum(ridge, _RaisedDense.apply(options.but(ridge=0.0), kind, *fixed))
-    return dense.plain_solve(kind, *points, values.double(), ridge, options).to(working_dtype(values.dtype))
+    problem = dense.DenseProblem(*points, values.double(), as_double(options.ridge, query.device), options)
+    if problem.query.numel():
+        fixed = (tensor.detach() for tensor in (*problem[:4], *kernel.profile_tensors().values()))
+        raised = _RaisedDense.apply(options.but(ridge=0.0), kind, *fixed)
+        problem = problem._replace(ridge=torch.maximum(problem.ridge, raised))
+    return dense.EVALUATE[kind](problem).result.to(working_dtype(values.dtype))
 
 
 class _RaisedLocal(WithoutDerivative):
@@ -58,48 +60,35 @@ class _RaisedLocal(WithoutDerivative):
 
     @staticmethod
     def forward(
-        indices: Tensor,
-        options: SolveOptions,
-        kind: Kind,
-        query: Tensor,
-        centers: Tensor,
-        ridge: Tensor,
-        *tensors: Tensor,
+        indices: Tensor, options: SolveOptions, query: Tensor, centers: Tensor, ridge: Tensor, *tensors: Tensor
     ) -> Tensor:
-        problem = LocalProblem(query, centers, centers[:, :0], indices, ridge)
-        return local.raised_ridge(problem, _bound(options, tensors), kind)
+        problem = LocalProblem(query, centers, centers[:, :0], ridge, indices)
+        return local.raised_ridge(problem, _bound(options, tensors))
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], indices: Tensor, options: SolveOptions, kind: Kind, *rest: Tensor) -> Any:
-        index_dim, _, _, *dims = in_dims
+    def vmap(info: Any, in_dims: tuple[Any, ...], indices: Tensor, options: SolveOptions, *rest: Tensor) -> Any:
+        index_dim, _, *dims = in_dims
         every = torch.arange(info.batch_size, device=indices.device).view(-1, 1, 1)
         indices = _front(indices, index_dim, info.batch_size)
         query, centers, ridge, *tensors = (_front(x, at, info.batch_size) for x, at in zip(rest, dims, strict=True))
         if any(at is not None for at in dims[3:]):  # a kernel for each problem
             each = zip(indices, query, centers, ridge, *tensors, strict=True)
-            return torch.stack([_RaisedLocal.apply(rows, options, kind, *others) for rows, *others in each]), 0
+            return torch.stack([_RaisedLocal.apply(rows, options, *others) for rows, *others in each]), 0
         if ridge.ndim == 1:  # one number for each problem
             ridge = ridge.view(-1, 1, 1).expand(-1, query.shape[1], 1)
         # All problems as one, with the centers of all.
         rows = (indices + every * centers.shape[1]).flatten(0, 1)
         flat = query.flatten(0, 1), centers.flatten(0, 1), ridge.flatten(0, 1)
-        return _RaisedLocal.apply(rows, options, kind, *flat, *rest[3:]).view(info.batch_size, -1, 1), 0
+        return _RaisedLocal.apply(rows, options, *flat, *rest[3:]).view(info.batch_size, -1, 1), 0
 
 
 class _RaisedDense(WithoutDerivative):
     """The ridge that each problem needs in float64, `(*, 1)`; zero where it is resolved as it is."""
 
     @staticmethod
-    def forward(
-        options: SolveOptions,
-        kind: DenseKind,
-        query: Tensor,
-        centers: Tensor,
-        values: Tensor,
-        ridge: Tensor,
-        *tensors: Tensor,
-    ) -> Tensor:
-        return dense.raised_ridge(kind, query, centers, values, ridge, _bound(options, tensors))
+    def forward(options: SolveOptions, kind: DenseKind, *tensors: Tensor) -> Tensor:
+        query, centers, values, ridge, *others = tensors
+        return dense.raised_ridge(kind, dense.DenseProblem(query, centers, values, ridge, _bound(options, others)))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], options: SolveOptions, kind: DenseKind, *rest: Tensor) -> Any:
@@ -157,35 +146,22 @@ def _described(query: Tensor, centers: Tensor, values: Tensor, options: SolveOpt
     return [*points, values.to(working_dtype(values.dtype)), ridge, *kernel.profile_tensors().values()], text
 
 
-@functools.lru_cache(maxsize=64)
-def _words(text: str) -> tuple[str, dict[str, Any]]:
-    name, trend, fade, normalize, on_singular = text.split(";")
-    given: dict[str, Any] = {"trend": trend, "normalize": normalize}
-    choices = {key: None if value == "None" else value for key, value in given.items()}
-    return name, {**choices, "fade": fade == "True", "on_singular": on_singular}
-
-
-def _options(text: str, ridge: Tensor, tensors: Sequence[Tensor]) -> SolveOptions:
-    name, choices = _words(text)
-    return SolveOptions(kernel_from_name(name, tensors), ridge, **choices)
-
-
-def _run_local(inputs: Sequence[Tensor], indices: Tensor, text: str, kind: Any) -> tuple[Tensor, ...]:
+def _run(inputs: Sequence[Tensor], indices: Tensor | None, text: str, kind: Any) -> tuple[Tensor, ...]:
     query, centers, values, ridge, *tensors = inputs
-    options = _options(text, ridge, tensors)
+    name, *words = text.split(";")
+    trend, fade, normalize, on_singular = (None if word == "None" else word for word in words)
+    choices: dict[str, Any] = {"trend": trend, "fade": fade == "True", "normalize": normalize, "on_singular": on_singular}
+    options = SolveOptions(kernel_from_name(name, tensors), ridge, **choices)
+    if indices is None:
+        return (dense.solve_dense(kind, query, centers, values, options),)
     embedded = query.to(values.dtype), centers.to(values.dtype)
     return local.solve_local(query, centers, values, indices, options, kind, embedded=embedded)
 
 
-def _run_dense(inputs: Sequence[Tensor], text: str, kind: Any) -> tuple[Tensor, ...]:
-    query, centers, values, ridge, *tensors = inputs
-    return (dense.solve_dense(kind, query, centers, values, _options(text, ridge, tensors)),)
-
-
 @torch.library.custom_op("torchkrr::local_solve", mutates_args=())
 def _local_op(inputs: list[Tensor], indices: Tensor, text: str, kind: str) -> tuple[Tensor, Tensor]:
-    first, power_squared = _run_local(inputs, indices, text, kind)
-    return _fresh(first), _fresh(power_squared)
+    first, power_squared = map(_fresh, _run(inputs, indices, text, kind))
+    return first, power_squared
 
 
 @_local_op.register_fake
@@ -196,19 +172,9 @@ def _(inputs: list[Tensor], indices: Tensor, text: str, kind: str) -> tuple[Tens
     return values.new_empty(count, *shape), values.new_empty(count, *steps)
 
 
-@torch.library.custom_op("torchkrr::local_gradient", mutates_args=())
-def _local_gradient_op(grads: list[Tensor], inputs: list[Tensor], indices: Tensor, text: str, kind: str) -> list[Tensor]:
-    return _gradients(lambda leaves: _run_local(leaves, indices, text, kind), inputs, grads)
-
-
-@_local_gradient_op.register_fake
-def _(grads: list[Tensor], inputs: list[Tensor], indices: Tensor, text: str, kind: str) -> list[Tensor]:
-    return [torch.empty_like(tensor) for tensor in inputs]
-
-
 @torch.library.custom_op("torchkrr::dense_solve", mutates_args=())
 def _dense_op(inputs: list[Tensor], text: str, kind: str) -> Tensor:
-    return _fresh(_run_dense(inputs, text, kind)[0])
+    return _fresh(_run(inputs, None, text, kind)[0])
 
 
 @_dense_op.register_fake
@@ -225,19 +191,22 @@ def _(inputs: list[Tensor], text: str, kind: str) -> Tensor:
     return values.new_empty(*leading, *shapes[kind])
 
 
-@torch.library.custom_op("torchkrr::dense_gradient", mutates_args=())
-def _dense_gradient_op(grad: Tensor, inputs: list[Tensor], text: str, kind: str) -> list[Tensor]:
-    return _gradients(lambda leaves: _run_dense(leaves, text, kind), inputs, [grad])
+@torch.library.custom_op("torchkrr::solve_gradient", mutates_args=())
+def _gradient_op(grads: list[Tensor], inputs: list[Tensor], indices: Tensor | None, text: str, kind: str) -> list[Tensor]:
+    def work() -> list[Tensor]:
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+        # Contiguous, so that the result does not depend on how a gradient happens to lie in memory.
+        pairs = zip(_run(leaves, indices, text, kind), [grad.contiguous() for grad in grads], strict=True)
+        outputs, arriving = zip(*[pair for pair in pairs if pair[0].requires_grad], strict=True)
+        parts = torch.autograd.grad(outputs, leaves, arriving, allow_unused=True)
+        return [torch.zeros_like(leaf) if part is None else _fresh(part) for leaf, part in zip(inputs, parts, strict=True)]
+
+    return _autograd_thread().submit(work).result()
 
 
-@_dense_gradient_op.register_fake
-def _(grad: Tensor, inputs: list[Tensor], text: str, kind: str) -> list[Tensor]:
+@_gradient_op.register_fake
+def _(grads: list[Tensor], inputs: list[Tensor], indices: Tensor | None, text: str, kind: str) -> list[Tensor]:
     return [torch.empty_like(tensor) for tensor in inputs]
-
-
-def _fresh(result: Tensor) -> Tensor:
-    """The outputs of an operator must be no views."""
-    return result.contiguous() if result._base is None else result.clone(memory_format=torch.contiguous_format)
 
 
 @functools.cache
@@ -246,41 +215,23 @@ def _autograd_thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="torchkrr-gradient")
 
 
-def _gradients(
-    run: Callable[[Sequence[Tensor]], tuple[Tensor, ...]], inputs: Sequence[Tensor], grads: Sequence[Tensor]
-) -> list[Tensor]:
-    def work() -> list[Tensor]:
-        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
-        outputs = run(leaves)
-        reached = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if output.requires_grad]
-        # Contiguous, so that the result does not depend on how a gradient happens to lie in memory.
-        ends, arriving = [output for output, _ in reached], [grad.contiguous() for _, grad in reached]
-        parts = torch.autograd.grad(ends, leaves, arriving, allow_unused=True)
-        return [
-            torch.zeros_like(tensor) if part is None else _fresh(part) for tensor, part in zip(inputs, parts, strict=True)
-        ]
-
-    return _autograd_thread().submit(work).result()
+def _fresh(result: Tensor) -> Tensor:
+    """The outputs of an operator must be no views."""
+    return result.contiguous() if result._base is None else result.clone(memory_format=torch.contiguous_format)
 
 
-def _keep_local(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    tensors, indices, ctx.text, ctx.kind = inputs
-    ctx.save_for_backward(indices, *tensors)
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    tensors, *indices, ctx.text, ctx.kind = inputs
+    ctx.has_indices = bool(indices)
+    ctx.save_for_backward(*indices, *tensors)
 
 
-def _local_backward(ctx: Any, grad_first: Tensor, grad_power: Tensor) -> tuple[Any, ...]:
-    indices, *inputs = ctx.saved_tensors
-    return torch.ops.torchkrr.local_gradient([grad_first, grad_power], inputs, indices, ctx.text, ctx.kind), None, None, None
+def _backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    saved = list(ctx.saved_tensors)
+    indices = saved.pop(0) if ctx.has_indices else None
+    found = torch.ops.torchkrr.solve_gradient(list(grads), saved, indices, ctx.text, ctx.kind)
+    return found, *[None] * (2 + ctx.has_indices)
 
 
-def _keep_dense(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    tensors, ctx.text, ctx.kind = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _dense_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    return torch.ops.torchkrr.dense_gradient(grad, list(ctx.saved_tensors), ctx.text, ctx.kind), None, None
-
-
-_local_op.register_autograd(_local_backward, setup_context=_keep_local)
-_dense_op.register_autograd(_dense_backward, setup_context=_keep_dense)
+_local_op.register_autograd(_backward, setup_context=_setup_context)
+_dense_op.register_autograd(_backward, setup_context=_setup_context)

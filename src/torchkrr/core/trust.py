@@ -37,7 +37,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -64,18 +64,19 @@ class Limits(NamedTuple):
         return any(limit < math.inf for limit in self)
 
 
+NO_LIMITS = Limits()
 TRUSTED = Limits(mean=1e-3, power=3e-4, weights=1e-2, system=1e-2, doubt=0.2)
 GRADIENT = 2.0  # times the limit of weights: a gradient is a step to take, not a result
 
 
 @functools.cache
-def limits(dtype: torch.dtype, kind: str, *, watched: bool = False) -> Limits:
-    """The rules for one kind of result in one dtype; `watched` results have gradients too."""
+def limits(dtype: torch.dtype, kind: str, *, differentiated: bool = False) -> Limits:
+    """The rules for one kind of result in one dtype; `differentiated` results have gradients too."""
     if dtype == torch.float64:
         return Limits(system=TRUSTED.system)
     if kind == "coefficients":  # they serve queries not yet known, and values of any kind
         return Limits(weights=TRUSTED.weights, doubt=TRUSTED.doubt)
-    weights = TRUSTED.weights if kind == "weights" else GRADIENT * TRUSTED.weights if watched else math.inf
+    weights = TRUSTED.weights if kind == "weights" else GRADIENT * TRUSTED.weights if differentiated else math.inf
     mean = TRUSTED.mean if kind in ("mean", "path", "leave_one_out", "norm") else math.inf
     power = TRUSTED.power if kind in ("mean", "path", "weights", "power") else math.inf
     return Limits(mean, power, weights, doubt=TRUSTED.doubt)
@@ -168,24 +169,33 @@ def solved_again(count: int) -> None:
     """Called with how many results are solved again in float64; for whoever wants to count them."""
 
 
-def warn_raised(count: int, largest: float) -> None:
-    warnings.warn(
-        f"{count} {'cell is' if count == 1 else 'cells are'} singular in float64 and solved with a larger ridge, at most "
-        f"{largest:.1e}. Usual causes: repeated centers, or a lengthscale far above the size of the neighborhoods. "
-        'Pass a larger ridge to choose it yourself, or on_singular="raise" for an error.',
-        RidgeRaisedWarning,
-        stacklevel=2,
+def raise_ridge(solve: Callable[[float], Tensor], resolved: Tensor, ridge: Tensor) -> None:
+    """Call `solve` with larger and larger ridges until everything is resolved, with one warning.
+
+    Args:
+        solve: solves with a ridge of at least its argument; returns what is resolved by now.
+        resolved: what is resolved with the ridge asked for.
+        ridge: that ridge, in float64.
+    """
+    count = int((~resolved).sum())
+    for rung in ladder(torch.float64, float(ridge.detach().min())):
+        resolved = solve(rung)
+        if bool(resolved.all()):
+            warnings.warn(
+                f"{count} {'cell is' if count == 1 else 'cells are'} singular in float64 and solved with a larger ridge, at "
+                f"most {rung:.1e}. Usual causes: repeated centers, or a lengthscale far above the size of the "
+                'neighborhoods. Pass a larger ridge to choose it yourself, or on_singular="raise" for an error.',
+                RidgeRaisedWarning,
+                stacklevel=2,
+            )
+            return
+    raise SolveError(
+        f"{int((~resolved).sum())} cells cannot be solved with any ridge in float64: their distances overflow or are not "
+        "numbers. Scale the features, for instance with input_transform=StandardMean().fit(centers)."
     )
 
 
-def overflow_error(count: int) -> SolveError:
-    return SolveError(
-        f"{count} cells cannot be solved with any ridge in float64: their distances overflow or are not numbers. "
-        "Scale the features, for instance with input_transform=StandardMean().fit(centers)."
-    )
-
-
-def singular_error(what: str, size: str, ridge: Tensor, where: str) -> SolveError:
+def singular_error(what: str, size: str, ridge: Tensor, where: str = "") -> SolveError:
     largest = float(ridge.detach().max())
     return SolveError(
         f"{what} that cannot be solved in float64 (ridge={largest:.3g}, {size}). {where}\n"

@@ -21,8 +21,6 @@ from .._checks import (
     check_index_rows,
     check_indices,
     check_points,
-    check_same_features,
-    check_same_rows,
     check_tensor,
     check_values,
 )
@@ -104,7 +102,7 @@ def blended_kernel_ridge(
     """
     check_values(values)
     blend = _checked_blend(query, centers, anchor_indices, anchor_neighbors, nearest_anchors, last_sets_radius)
-    return solve_blended(query, centers, values, blend, kernel=kernel, ridge=ridge, trend=trend, on_singular=on_singular)[0]
+    return solve_blended(query, centers, values, blend, SolveOptions(kernel, ridge, trend, on_singular=on_singular))[0]
 
 
 @full_precision
@@ -153,7 +151,7 @@ def blended_power_function(
         tensor([0., 0., 0.])
     """
     blend = _checked_blend(query, centers, anchor_indices, anchor_neighbors, nearest_anchors, last_sets_radius)
-    return solve_blended(query, centers, None, blend, kernel=kernel, ridge=ridge, trend=trend, on_singular=on_singular)[1]
+    return solve_blended(query, centers, None, blend, SolveOptions(kernel, ridge, trend, on_singular=on_singular))[1]
 
 
 def blending_weights(squared_distances: Tensor, *, last_sets_radius: bool = True) -> Tensor:
@@ -212,11 +210,7 @@ def solve_blended(
     centers: Tensor,
     values: Tensor | None,
     blend: Blend,
-    *,
-    kernel: Kernel,
-    ridge: float | Tensor,
-    trend: Trend,
-    on_singular: OnSingular,
+    options: SolveOptions,
     kind: Kind = "mean",
     embedded: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -224,16 +218,11 @@ def solve_blended(
 
     `embedded` spares a caller that has embedded query and centers from doing it again.
     """
-    if values is None:
-        values = centers[:, :0]
-    check_alike(query=query, centers=centers, values=values)
-    check_same_rows("centers", centers, "values", values)
-    check_finite("query", query)
-    options = SolveOptions(kernel, ridge, trend, on_singular=on_singular).check(len(centers))
+    values = options.check_problem(query, centers, values)
     if embedded is None:
         check_finite("centers", centers)
         dtype = working_dtype(query.dtype)
-        embedded = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
+        embedded = options.kernel.embed(query.to(dtype)), options.kernel.embed(centers.to(dtype))
     squared = squared_distances_to(*embedded, blend.anchors)  # (Q, K + 1)
     weights = blending_weights(squared, last_sets_radius=blend.last_sets_radius)  # (Q, K)
     (count, shared), width = weights.shape, blend.members.shape[-1]
@@ -264,7 +253,6 @@ def _checked_blend(
     check_points("query", query, maybe_empty=True)
     check_points("centers", centers)
     check_alike(query=query, centers=centers)
-    check_same_features("query", query, "centers", centers)
     check_index_list("anchor_indices", anchor_indices, centers)
     check_index_rows("anchor_neighbors", anchor_neighbors, len(anchor_indices), "anchor", centers)
     check_indices("nearest_anchors", nearest_anchors, len(query), anchor_indices, what="anchors")

@@ -12,18 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._checks import (
-    check_alike,
-    check_finite,
-    check_indices,
-    check_points,
-    check_positive,
-    check_same_rows,
-    check_scalar,
-    check_values,
-)
-from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from .._tensors import full_precision
+from .._checks import check_finite, check_indices, check_positive, check_scalar, check_values
+from .._chunking import SEARCH_BYTES, rows_per_chunk
+from .._tensors import as_double, full_precision
 from ..core.dense import solve_dense
 from ..core.options import OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
@@ -63,8 +54,7 @@ def error_bound(
         >>> error_bound(torch.tensor([[0.0], [99.0]]), torch.tensor([[0.0]]), kernel=Exponential(), norm=2.0, ridge=0.0)
         tensor([0., 2.])
     """
-    check_positive("norm", norm)
-    check_scalar("norm", norm)
+    _check_norm(norm)
     return power_function(query, centers, kernel=kernel, ridge=ridge, trend=trend, on_singular=on_singular) * norm
 
 
@@ -98,8 +88,7 @@ def local_error_bound(
         >>> local_error_bound(z, x, torch.tensor([[0]]), kernel=Exponential(), norm=2.0, ridge=0.0)
         tensor([0.])
     """
-    check_positive("norm", norm)
-    check_scalar("norm", norm)
+    _check_norm(norm)
     choices: dict[str, Any] = {"kernel": kernel, "ridge": ridge, "trend": trend, "on_singular": on_singular}
     return local_power_function(query, centers, neighbor_indices, **choices) * norm
 
@@ -167,23 +156,24 @@ def local_rkhs_norm(
         >>> local_rkhs_norm(x, y, torch.tensor([[0], [1], [1]]), kernel=Exponential(), ridge=0.0)
         tensor([5.])
     """
-    check_points("centers", centers)
     check_values(values)
-    check_alike(centers=centers, values=values)
-    check_same_rows("centers", centers, "values", values)
+    options = SolveOptions(kernel, ridge, trend, on_singular=on_singular)
+    options.check_problem(centers, centers, values)
     check_indices("neighbor_indices", neighbor_indices, None, centers)
-    check_finite("centers", centers)
     check_finite("values", values)
-    SolveOptions(kernel, ridge, trend, on_singular=on_singular).check(len(centers))
-    ridge = torch.as_tensor(ridge, dtype=torch.float64, device=centers.device)
+    ridge = as_double(ridge, centers.device)
     cells = torch.unique(neighbor_indices.long().sort(dim=1).values, dim=0)  # (cells, M)
     width = cells.shape[1]
     row_bytes = width * (4 * width + 2 * centers.shape[1] + 3 * values.shape[1]) * centers.element_size()
-    parts = []
-    for chunk in ranges(len(cells), rows_per_chunk(row_bytes, SEARCH_BYTES)):
-        members = cells[chunk]
+    total = torch.zeros((), device=centers.device)
+    for members in cells.split(rows_per_chunk(row_bytes, SEARCH_BYTES)):
         local = centers[members]  # (cells, M, D)
-        options = SolveOptions(kernel, ridge[members] if ridge.ndim else ridge, trend, on_singular=on_singular)
-        squared = solve_dense("norm", local, local, values[members], options)  # (cells, C)
-        parts.append(squared.clamp_min(0).sum(0))
-    return safe_sqrt(torch.stack(parts).sum(0)).to(centers.dtype)
+        own = options.but(ridge=ridge[members] if ridge.ndim else ridge)
+        squared = solve_dense("norm", local, local, values[members], own)  # (cells, C)
+        total = total + squared.clamp_min(0).sum(0)
+    return safe_sqrt(total).to(centers.dtype)
+
+
+def _check_norm(norm: Any) -> None:
+    check_positive("norm", norm)
+    check_scalar("norm", norm)

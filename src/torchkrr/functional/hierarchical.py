@@ -13,14 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._checks import (
-    check_alike,
-    check_finite,
-    check_same_rows,
-    check_values,
-)
+from .._checks import check_finite, check_values
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from .._tensors import full_precision, with_a_row, working_dtype
+from .._tensors import as_double, full_precision, with_a_row, working_dtype
 from ..core.local import solve_local
 from ..core.options import Kind, OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
@@ -109,9 +104,7 @@ def hierarchical_kernel_ridge(
     """
     check_values(values)
     cells = checked_cells(query, centers, coarse_indices, cell_members, query_cells, center_cells)
-    return solve_hierarchical(
-        query, centers, values, cells, kernel=kernel, ridge=ridge, trend=trend, on_singular=on_singular
-    )
+    return solve_hierarchical(query, centers, values, cells, SolveOptions(kernel, ridge, trend, on_singular=on_singular))
 
 
 @full_precision
@@ -162,7 +155,7 @@ def hierarchical_power_function(
         tensor(1.)
     """
     cells = checked_cells(query, centers, coarse_indices, cell_members, query_cells, center_cells)
-    return power_of_hierarchical(query, centers, cells, kernel=kernel, ridge=ridge, trend=trend, on_singular=on_singular)
+    return power_of_hierarchical(query, centers, cells, SolveOptions(kernel, ridge, trend, on_singular=on_singular))
 
 
 @full_precision
@@ -171,31 +164,27 @@ def solve_hierarchical(
     centers: Tensor,
     values: Tensor,
     cells: Cells,
-    *,
-    kernel: Kernel,
-    ridge: float | Tensor,
-    trend: Trend,
-    on_singular: OnSingular,
+    options: SolveOptions,
     embedded: tuple[Tensor, Tensor] | None = None,
     border: Border | None = None,
 ) -> Tensor:
     """The mean `(Q, C)`. `embedded` and `border` spare a caller that has them from doing it again."""
-    _check_choices(query, centers, values, kernel, ridge, trend, on_singular)
+    options.check_problem(query, centers, values)
+    kernel, ridge = options.kernel, options.ridge
     embedded = _embed(query, centers, kernel) if embedded is None else embedded
     local = local_systems(embedded, cells, border_of(embedded[1], cells) if border is None else border, ridge)
-    choices: dict[str, Any] = {"kernel": kernel, "on_singular": on_singular}
+    choices: dict[str, Any] = {"kernel": kernel, "trend": options.trend, "on_singular": options.on_singular}
     # The rest may be small beside the values, and local weights amplify its rounding: it is taken in float64.
     fitted: Tensor = kernel_ridge(
         torch.cat((query, centers.index_select(0, local.used))).double(),
         centers.index_select(0, cells.coarse).double(),
         values.index_select(0, cells.coarse).double(),
         ridge=ridge_rows(ridge, cells.coarse),
-        trend=trend,
         **choices,
     )
     at_query, at_used = fitted.split((len(query), len(local.used)))
     rest = (values.index_select(0, local.used) - at_used) / local.bumps
-    correction = _solve_local(query, centers, rest, embedded, local, kind="mean", **choices)
+    correction = _solve_local(query, centers, rest, embedded, local, options)
     result: Tensor = (at_query + local.bump * correction).to(query.dtype)
     if not bool(torch.isfinite(result.detach().sum())):
         check_finite("values", values)
@@ -204,51 +193,36 @@ def solve_hierarchical(
 
 @full_precision
 def weights_of_hierarchical(
-    query: Tensor,
-    centers: Tensor,
-    cells: Cells,
-    *,
-    kernel: Kernel,
-    ridge: float | Tensor,
-    trend: Trend,
-    on_singular: OnSingular,
+    query: Tensor, centers: Tensor, cells: Cells, options: SolveOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Weights `(Q, n)` of the coarse points and `(Q, W)` of members, and which rows of the centers those are, `(Q, W)`."""
-    _check_choices(query, centers, centers[:, :0], kernel, ridge, trend, on_singular)
+    options.check_problem(query, centers, None)
+    kernel, ridge = options.kernel, options.ridge
     embedded = _embed(query, centers, kernel)
     local = local_systems(embedded, cells, border_of(embedded[1], cells), ridge)
-    choices: dict[str, Any] = {"kernel": kernel, "on_singular": on_singular}
+    choices: dict[str, Any] = {"kernel": kernel, "trend": options.trend, "on_singular": options.on_singular}
     lifted = cardinal_weights(
         torch.cat((query, centers.index_select(0, local.used))),
         centers.index_select(0, cells.coarse),
         ridge=ridge_rows(ridge, cells.coarse),
-        trend=trend,
         **choices,
     )
     at_query, at_used = lifted.split((len(query), len(local.used)))  # (Q, n), (U, n)
-    inner = _solve_local(query, centers, centers[local.used, :0], embedded, local, kind="weights", **choices)
+    inner = _solve_local(query, centers, centers[local.used, :0], embedded, local, options, "weights")
     inner = (local.bump * inner / local.bumps[local.members, 0]).to(query.dtype)  # (Q, W)
     spread = inner.new_zeros(len(query), len(local.used)).scatter_add(1, local.members, inner)  # (Q, U)
     return at_query - spread @ at_used, inner, local.used[local.members]
 
 
 @full_precision
-def power_of_hierarchical(
-    query: Tensor,
-    centers: Tensor,
-    cells: Cells,
-    *,
-    kernel: Kernel,
-    ridge: float | Tensor,
-    trend: Trend,
-    on_singular: OnSingular,
-) -> Tensor:
+def power_of_hierarchical(query: Tensor, centers: Tensor, cells: Cells, options: SolveOptions) -> Tensor:
     """The power function `(Q,)`, in chunks of queries."""
-    _check_choices(query, centers, centers[:, :0], kernel, ridge, trend, on_singular)
-    choices: dict[str, Any] = {"kernel": kernel, "trend": trend, "on_singular": on_singular}
+    options.check_problem(query, centers, None)
+    kernel = options.kernel
     wide_query, wide_centers = query.double(), centers.double()
     coarse = wide_centers.index_select(0, cells.coarse)
-    ridge = torch.as_tensor(ridge, dtype=torch.float64, device=query.device)
+    ridge = as_double(options.ridge, query.device)
+    options = options.but(ridge=ridge)
     number = torch.full((len(centers),), -1, device=query.device)
     number[cells.coarse] = torch.arange(len(coarse), device=query.device)
     rows = []
@@ -258,7 +232,7 @@ def power_of_hierarchical(
     for chunk in ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES)):
         part = cells._replace(of_query=cells.of_query[order[chunk]])
         z = wide_query[order[chunk]]
-        outer, inner, members = weights_of_hierarchical(z, wide_centers, part, ridge=ridge, **choices)
+        outer, inner, members = weights_of_hierarchical(z, wide_centers, part, options)
         x = wide_centers[members]  # (q, W, D)
         image = outer @ kernel(coarse, coarse) + ridge_rows(ridge, cells.coarse) * outer - 2 * kernel(z, coarse)
         squared = 1 + (outer * image).sum(-1)
@@ -278,10 +252,8 @@ def _solve_local(
     values: Tensor,
     embedded: tuple[Tensor, Tensor],
     local: Local,
-    *,
-    kernel: Kernel,
-    on_singular: OnSingular,
-    kind: Kind,
+    options: SolveOptions,
+    kind: Kind = "mean",
 ) -> Tensor:
     # B (BKB + (1 + lambda) I - B^2)^-1 = (K + R)^-1 B^-1, R the ridge (1 + lambda) / b^2 - 1 of each center: the solver
     # there is, for values divided by their bumps.
@@ -290,7 +262,7 @@ def _solve_local(
         centers.index_select(0, local.used),
         values.to(embedded[0].dtype),
         local.members,
-        SolveOptions(kernel, local.ridge, on_singular=on_singular),
+        options.but(ridge=local.ridge, trend=None),
         kind,
         embedded=(embedded[0], embedded[1].index_select(0, local.used)),
         least_norm=math.sqrt(local.members.shape[1]),  # as for coefficients that are kept
@@ -302,12 +274,3 @@ def _embed(query: Tensor, centers: Tensor, kernel: Kernel) -> tuple[Tensor, Tens
     check_finite("centers", centers)
     dtype = working_dtype(query.dtype)
     return kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
-
-
-def _check_choices(
-    query: Tensor, centers: Tensor, values: Tensor, kernel: Any, ridge: Any, trend: Any, on_singular: Any
-) -> None:
-    check_alike(query=query, centers=centers, values=values)
-    check_same_rows("centers", centers, "values", values)
-    check_finite("query", query)
-    SolveOptions(kernel, ridge, trend, on_singular=on_singular).check(len(centers))

@@ -10,15 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from .._checks import (
-    check_alike,
-    check_finite,
-    check_indices,
-    check_points,
-    check_same_features,
-    check_same_rows,
-    check_values,
-)
+from .._checks import check_indices, check_values
 from .._tensors import full_precision
 from ..core import local, traced
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
@@ -228,14 +220,10 @@ def local_path(
         >>> means.shape, powers.shape
         (torch.Size([3, 8, 1]), torch.Size([3, 8]))
     """
-    if fade:
+    if fade or normalize is not None:
+        what, size = ("fade", "fading radius") if fade else ("normalize", "size of the neighborhood")
         raise InputError(
-            "local_path cannot fade: the fading radius moves with the number of neighbors. "
-            "Call local_kernel_ridge once for each number of neighbors instead."
-        )
-    if normalize is not None:
-        raise InputError(
-            "local_path cannot normalize: the size of the neighborhood moves with the number of neighbors. "
+            f"local_path cannot {what}: the {size} moves with the number of neighbors. "
             "Call local_kernel_ridge once for each number of neighbors instead."
         )
     check_values(values)
@@ -254,16 +242,8 @@ def solve_local(
     kind: Kind = "mean",
 ) -> tuple[Tensor, Tensor]:
     """Check the arguments; the mean, weights or path, and the power function with it."""
-    check_points("query", query, maybe_empty=True)
-    check_points("centers", centers)
-    if values is None:
-        values = centers[:, :0]
-    check_alike(query=query, centers=centers, values=values)
-    check_same_features("query", query, "centers", centers)
-    check_same_rows("centers", centers, "values", values)
+    values = options.check_problem(query, centers, values)
     check_indices("neighbor_indices", neighbor_indices, query.shape[0], centers)
-    check_finite("query", query)
-    options.check(centers.shape[0])
     if options.fade and neighbor_indices.shape[1] < 2:
         raise ShapeError(
             "fade=True needs at least two columns of neighbor_indices, got 1: the last one only sets the radius. "

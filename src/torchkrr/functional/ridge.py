@@ -8,16 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .._checks import (
-    check_alike,
-    check_broadcastable,
-    check_choice,
-    check_finite,
-    check_points,
-    check_same_features,
-    check_same_rows,
-    check_values,
-)
+from .._checks import check_choice, check_finite, check_points, check_values
 from .._tensors import full_precision
 from ..core import compiled, traced
 from ..core.dense import DenseKind, solve_dense
@@ -227,20 +218,10 @@ def rkhs_norm(
 
 @full_precision
 def _solve(kind: DenseKind, query: Tensor | None, centers: Tensor, values: Tensor | None, options: SolveOptions) -> Tensor:
-    check_points("centers", centers, batched=True)
-    if query is None:
-        query = centers
-    check_points("query", query, batched=True, maybe_empty=True)
-    if values is None:
-        values = centers[..., :0]
-    check_alike(centers=centers, query=query, values=values)
-    check_same_features("query", query, "centers", centers)
-    check_same_rows("centers", centers, "values", values)
-    check_broadcastable(query=query, centers=centers, values=values)
+    query = centers if query is None else query
+    values = options.check_problem(query, centers, values, batched=True)
     check_finite("centers", centers)
-    check_finite("query", query)
     check_finite("values", values)
-    options.check(centers.shape[-2])
     state = options.state(query, centers, values)
     if state == "plain":
         result = solve_dense(kind, query, centers, values, options)

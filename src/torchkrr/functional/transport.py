@@ -6,9 +6,7 @@ distances inside two spaces, whatever their dimensions, and is the paper's regul
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,9 +20,10 @@ from .._checks import (
     check_same_rows,
     check_tensor,
 )
+from .._extras import import_extra
 from .._tensors import full_precision
 from ..distances import safe_sqrt, squared_distances
-from ..errors import MissingExtraError, ShapeError
+from ..errors import ShapeError
 
 Cost = Callable[[Tensor, Tensor], Tensor]
 
@@ -156,12 +155,6 @@ def _cost_matrix(name: str, cost: Cost, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _assigned(costs: Tensor) -> Tensor:
-    _, columns = _linear_sum_assignment()(costs.double().cpu().numpy())
+    optimize = import_extra("scipy.optimize", "An assignment", extra="ot")
+    _, columns = optimize.linear_sum_assignment(costs.double().cpu().numpy())
     return torch.from_numpy(columns).to(device=costs.device, dtype=torch.int64)
-
-
-def _linear_sum_assignment() -> Any:
-    try:
-        return importlib.import_module("scipy.optimize").linear_sum_assignment
-    except ImportError:
-        raise MissingExtraError('Assignments need scipy, which is not installed: pip install "torchkrr[ot]".') from None

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import torch
@@ -23,6 +25,7 @@ NAMES = {torch.float32: "float", torch.float64: "double"}
 NO_MEMORY = "the tensors are more than their memory, as inside torch.func and in forward mode"
 OUT_OF_MEMORY = 1  # what a function returns then, as in fused.cpp
 INTERFACE = 3  # what the fields of a task mean, as in fused.cpp
+NO_TENSORS: Mapping[str, Tensor] = MappingProxyType({})
 MISSING = "it was not compiled: reinstall torchkrr where a C++ compiler (g++ or clang++) is on the PATH"
 
 
@@ -119,8 +122,14 @@ def plain(tensor: Tensor) -> Tensor:
     return tensor.detach().resolve_neg().contiguous()
 
 
-def call(name: str, dtype: torch.dtype, task: ctypes.Structure) -> None:
-    """Run `torchkrr_{name}` for numbers of that type; other Python threads go on meanwhile."""
+def call(name: str, dtype: torch.dtype, task: ctypes.Structure, tensors: Mapping[str, Tensor] = NO_TENSORS) -> None:
+    """Run `torchkrr_{name}` for numbers of that type; other Python threads go on meanwhile.
+
+    `tensors` are fields of the task: what it reads may have any layout, what it writes is contiguous.
+    """
+    memory = [(field, plain(tensor)) for field, tensor in tensors.items() if tensor.numel()]  # copies live until the end
+    for field, tensor in memory:
+        setattr(task, field, tensor.data_ptr())
     found = library()
     assert found is not None
     code = getattr(found.functions, f"torchkrr_{name}_{NAMES[dtype]}")(ctypes.byref(task))

@@ -8,6 +8,7 @@ many rows. After one that it misses, call `refresh()`.
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -31,7 +32,7 @@ from .._checks import (
     check_values,
 )
 from .._state import OwnLock, register, resize_buffers, without_graph
-from .._tensors import any_requires_grad, working_dtype
+from .._tensors import State, any_requires_grad, state_of, working_dtype
 from ..core.expansion import Points
 from ..core.options import OnSingular, Trend
 from ..errors import InputError, ShapeError
@@ -59,12 +60,11 @@ class _TensorMark(NamedTuple):
 
     @staticmethod
     def of(tensor: Tensor) -> _TensorMark:
-        tensor_now = tensor.detach()
         rows = None
         if tensor.numel() > SMALL and len(tensor) > SAMPLE_ROWS:
             rows = evenly_spaced_rows(len(tensor), SAMPLE_ROWS, tensor.device)
         with torch.inference_mode(False), torch.no_grad():
-            sample = tensor_now.clone() if rows is None else tensor_now.index_select(0, rows)
+            sample = tensor.detach().clone() if rows is None else tensor.detach().index_select(0, rows)
         return _TensorMark(weakref.ref(tensor), tensor.data_ptr(), _version(tensor), tensor.shape, rows, sample)
 
     def matches(self, tensor: Tensor) -> bool:
@@ -92,15 +92,10 @@ class Fingerprint:
     def matches(self, tensors: Sequence[Tensor], module: nn.Module, settings: tuple[object, ...] = ()) -> bool:
         """Whether a fingerprint of these arguments would be this one."""
         modules = _modules(module)
-        current = (*settings, *_plain_attributes(modules))
-        given = (*tensors, *_tensors(modules))
         return (
-            len(modules) == len(self._modules)
-            and all(map(_is, modules, self._modules))
-            and len(current) == len(self._settings)
-            and all(map(_same, current, self._settings))
-            and len(given) == len(self._marks)
-            and all(mark.matches(tensor) for mark, tensor in zip(self._marks, given, strict=True))
+            _all(operator.is_, modules, self._modules)
+            and _all(_same, (*settings, *_plain_attributes(modules)), self._settings)
+            and _all(_TensorMark.matches, self._marks, (*tensors, *_tensors(modules)))
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,14 +103,21 @@ class Fingerprint:
         return {**self.__dict__, "_marks": marks}
 
 
-def tensors_of(module: nn.Module) -> tuple[Tensor, ...]:
-    """Parameters and buffers of a kernel: all that its embedding and profile compute with."""
-    return _tensors(_modules(module))
+def _all(same: Callable[[Any, Any], bool], one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(map(same, one, other))
 
 
-def _tensors(modules: tuple[nn.Module, ...]) -> tuple[Tensor, ...]:
+def _same(a: object, b: object) -> bool:
+    return a is b or (not isinstance(a, Tensor) and a == b)
+
+
+def _version(tensor: Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version  # tensors made in inference mode have no counter
+
+
+def _tensors(modules: tuple[nn.Module, ...]) -> list[Tensor]:
     groups = (group for module in modules for group in (module._parameters, module._buffers))
-    return tuple(tensor for group in groups for tensor in group.values() if tensor is not None)
+    return [tensor for group in groups for tensor in group.values() if tensor is not None]
 
 
 def _modules(module: nn.Module) -> tuple[nn.Module, ...]:
@@ -142,18 +144,6 @@ def _plain_attributes(modules: tuple[nn.Module, ...]) -> list[tuple[str, object]
     ]
 
 
-def _version(tensor: Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version  # tensors made in inference mode have no counter
-
-
-def _is(a: object, b: object) -> bool:
-    return a is b
-
-
-def _same(a: object, b: object) -> bool:
-    return a is b or (not isinstance(a, Tensor) and a == b)
-
-
 class SupportLayer(nn.Module):
     """Base of the layers that predict from centers and values.
 
@@ -171,7 +161,6 @@ class SupportLayer(nn.Module):
         self,
         centers: Tensor,
         values: Tensor,
-        *,
         kernel: Kernel | None,
         ridge: float | Tensor,
         trend: Trend,
@@ -263,25 +252,40 @@ class SupportLayer(nn.Module):
         return [name for name in ("centers", "values") if name in self._parameters or is_parametrized(self, name)]
 
     def _solve_arguments(self) -> dict[str, Any]:
-        """Keyword arguments for the functions of `torchkrr.functional`."""
         return {"kernel": self.kernel, "ridge": self.ridge, "trend": self.trend, "on_singular": self.on_singular}
+
+    def _kernel_tensors(self) -> list[Tensor]:
+        """Parameters and buffers of the kernel: all that its embedding and profile compute with."""
+        return _tensors(_modules(self.kernel))
+
+    def _unchanged(self, fingerprint: Fingerprint | None, *settings: object) -> bool:
+        """Whether the fingerprint is that of centers, kernel and settings as they are."""
+        return fingerprint is not None and fingerprint.matches([self.centers], self.kernel, settings)
+
+    def _is_learning(self) -> bool:
+        """Whether the embedded centers have a gradient now: then there is no use in a cache."""
+        return any_requires_grad(self.centers, *self._kernel_tensors())
 
     def _embed(self, points: Tensor) -> Tensor:
         return self.kernel.embed(points.to(working_dtype(points.dtype)))
 
     def _flat(self, query: Tensor) -> Tensor:
         """Queries `(*, D)` as rows `(Q, D)`."""
-        check_tensor("query", query)
-        check_floating("query", query)
-        if query.ndim == 0:
-            raise ShapeError("query must have shape (*, features), got (). Give rows of features, in two dimensions.")
-        if query.shape[-1] == 0:
-            check_nonempty("query", query)
-        check_same_features("query", query, "the centers of the layer", self.centers)
-        return query.reshape(-1, query.shape[-1])
+        features = self.centers.shape[1]
+        if not isinstance(query, Tensor) or not query.is_floating_point() or query.shape[-1:] != (features,):
+            check_tensor("query", query)
+            check_floating("query", query)
+            if query.ndim == 0:
+                raise ShapeError("query must have shape (*, features), got (). Give rows of features, in two dimensions.")
+            if query.shape[-1] == 0:
+                check_nonempty("query", query)
+            check_same_features("query", query, "the centers of the layer", self.centers)
+        return query.reshape(-1, features)
 
-    def _check_query(self, query: Tensor, centers: Tensor, num_neighbors: int, values: Tensor | None = None) -> None:
-        """The checks of each call: centers may be fewer than when the layer was built."""
+    def _check_query(self, query: Tensor, centers: Tensor, num_neighbors: int, values: Tensor | None = None) -> State:
+        """The checks of each call (centers may be fewer than when the layer was built), and what torch is doing."""
+        ridge = [self.ridge] if isinstance(self.ridge, Tensor) else []
+        tensors = [query, centers, *([] if values is None else [values]), *ridge, *self._kernel_tensors()]
         check_num_neighbors(num_neighbors, len(centers))
         if values is None:
             check_alike(query=query, centers=centers)
@@ -289,6 +293,7 @@ class SupportLayer(nn.Module):
             check_alike(query=query, centers=centers, values=values)
             check_same_rows("centers", centers, "values", values)
         check_finite("query", query)
+        return state_of(*tensors)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         resize_buffers(self, ("centers", "values"), state_dict, prefix)
@@ -302,16 +307,10 @@ class SupportLayer(nn.Module):
         return without_graph(self)
 
     def extra_repr(self) -> str:
-        learned = self._learned()
-        words = [
-            f"in_features={self.in_features}",
-            f"out_features={self.out_features}",
-            f"num_centers={self.num_centers}",
-            *self._own_repr(),
-            f"ridge={float(torch.as_tensor(self.ridge).detach()):g}",
-        ]
+        words = [f"{name}={getattr(self, name)}" for name in ("in_features", "out_features", "num_centers")]
+        words += [*self._own_repr(), f"ridge={float(torch.as_tensor(self.ridge).detach()):g}"]
         words += [f"trend={self.trend!r}"] if self.trend else []
-        words += [f"learned={learned}"] if learned else []
+        words += [f"learned={self._learned()}"] if self._learned() else []
         return ", ".join(words)
 
     def _own_repr(self) -> list[str]:
@@ -338,40 +337,17 @@ class CachedLayer(SupportLayer, Generic[Layout, Solutions]):
     or learns its centers or kernel, has to be alone.
     """
 
-    _layout: Layout | None
-    _layout_fingerprint: Fingerprint | None
-    _solutions: Solutions | None
-    _solutions_fingerprint: Fingerprint | None
-
-    def __init__(
-        self,
-        centers: Tensor,
-        values: Tensor,
-        num_neighbors: int,
-        *,
-        kernel: Kernel | None,
-        ridge: float | Tensor,
-        trend: Trend,
-        on_singular: OnSingular,
-        learn_centers: bool,
-        learn_values: bool,
-    ) -> None:
-        super().__init__(
-            centers,
-            values,
-            kernel=kernel,
-            ridge=ridge,
-            trend=trend,
-            on_singular=on_singular,
-            learn_centers=learn_centers,
-            learn_values=learn_values,
-        )
+    def __init__(self, centers: Tensor, values: Tensor, num_neighbors: int, *options: Any) -> None:
+        super().__init__(centers, values, *options)
         check_num_neighbors(num_neighbors, self.num_centers)
         self.num_neighbors = num_neighbors
         self.refresh()
 
     def refresh(self) -> None:
-        self._layout = self._layout_fingerprint = self._solutions = self._solutions_fingerprint = None
+        self._layout: Layout | None = None
+        self._solutions: Solutions | None = None
+        self._layout_fingerprint: Fingerprint | None = None
+        self._solutions_fingerprint: Fingerprint | None = None
 
     def _make_layout(self, embedded: Tensor) -> Layout:
         """The layout for embedded centers `(N, E)`, which may have a graph."""
@@ -385,37 +361,32 @@ class CachedLayer(SupportLayer, Generic[Layout, Solutions]):
         raise NotImplementedError
 
     def _current_layout(self) -> Layout:
-        if any_requires_grad(self.centers, *tensors_of(self.kernel)):
-            # While centers or kernel are being learned there is no use in a cache.
+        if self._is_learning():
             self.refresh()
             return self._make_layout(self._embed(self.centers))
         with self._lock:
-            cached, fingerprint = self._layout, self._layout_fingerprint
-            if (
-                cached is None
-                or fingerprint is None
-                or not fingerprint.matches([self.centers], self.kernel, self._settings())
-            ):
+            layout = self._layout
+            if layout is None or not self._unchanged(self._layout_fingerprint, *self._settings()):
                 self.refresh()
                 # Tensors made in inference mode could not take part in a later backward pass.
                 with torch.inference_mode(False), torch.no_grad():
-                    self._layout = cached = self._make_layout(self._embed(self.centers))
+                    self._layout = layout = self._make_layout(self._embed(self.centers))
                 self._layout_fingerprint = Fingerprint([self.centers], self.kernel, self._settings())
-            return cached
+            return layout
 
     def _current_solutions(self, layout: Layout) -> Solutions:
         """What has been solved for the layout, values, ridge and trend as they are now."""
         settings = float(self._ridge()), id(layout), self.trend, self.on_singular
         with self._lock:
-            cached, fingerprint = self._solutions, self._solutions_fingerprint
-            if cached is None or fingerprint is None or not fingerprint.matches([self.values], self.kernel, settings):
-                self._solutions = cached = self._no_solutions(layout)
+            solutions, fingerprint = self._solutions, self._solutions_fingerprint
+            if solutions is None or fingerprint is None or not fingerprint.matches([self.values], self.kernel, settings):
+                self._solutions = solutions = self._no_solutions(layout)
                 self._solutions_fingerprint = Fingerprint([self.values], self.kernel, settings)
-            return cached
+            return solutions
 
     def _needs_derivatives(self, query: Tensor) -> bool:
         ridge = [self.ridge] if isinstance(self.ridge, Tensor) else []
-        return any_requires_grad(query, self.centers, self.values, *ridge, *tensors_of(self.kernel))
+        return any_requires_grad(query, self.centers, self.values, *ridge, *self._kernel_tensors())
 
     def _ridge(self) -> Tensor:
         return torch.as_tensor(self.ridge, dtype=torch.float64, device=self.centers.device).detach()

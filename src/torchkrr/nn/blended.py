@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .._checks import check_alike, check_count, check_integer, check_same_rows
+from .._checks import check_count, check_integer
 from .._tensors import full_precision, uncompiled, with_a_row
 from ..core.expansion import Expansions, Points, Regressors, find_coefficients
 from ..core.options import Kind, OnSingular, SolveOptions, Trend
@@ -44,20 +44,14 @@ class BlendedKernelRidge(CachedLayer[_Anchors, Expansions]):
     Anchors and what they keep follow from centers and kernel, and are found again whenever one of those changes; while they
     are learned, in every call. A `RidgeRaisedWarning` comes when an anchor is solved, not again while it is kept.
 
+    Arguments as in `LocalKernelRidge`, and
+
     Args:
-        centers: points the regressor is built on.
-        values: values at the centers; for classification one-hot labels.
         num_neighbors: centers per anchor.
         num_blended: anchors per prediction. More are smoother, and with smooth kernels a little more accurate.
         num_anchors: `None` makes every center an anchor; else as many, spread out by `functional.farthest_points`, which
             bounds the memory and no longer interpolates. No more than the centers are used.
-        kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
-        ridge: non-negative number, or a 0-d tensor.
-        trend: `"constant"` reproduces constants.
-        index: how the neighbors of anchors are found, and the anchors if every center is one; `None` is exact search,
-            `"auto"` chooses (`torchkrr.neighbors.AutoIndex`).
-        on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.local_kernel_ridge`.
-        learn_centers, learn_values: make them Parameters.
+        index: how the neighbors of anchors are found, and the anchors if every center is one.
 
     Shape:
         - centers: `(N, D)`; values: `(N, C)`; query: `(*, D)`; output: `(*, C)`
@@ -84,25 +78,13 @@ class BlendedKernelRidge(CachedLayer[_Anchors, Expansions]):
         learn_centers: bool = False,
         learn_values: bool = False,
     ) -> None:
-        super().__init__(
-            centers,
-            values,
-            num_neighbors,
-            kernel=kernel,
-            ridge=ridge,
-            trend=trend,
-            on_singular=on_singular,
-            learn_centers=learn_centers,
-            learn_values=learn_values,
-        )
+        super().__init__(centers, values, num_neighbors, kernel, ridge, trend, on_singular, learn_centers, learn_values)
         check_integer("num_blended", num_blended)
         if num_blended < 1:
             raise InputError(f"num_blended must be at least 1, got {num_blended}. A typical value is 8.")
         if num_anchors is not None:
             check_count("num_anchors", num_anchors, self.num_centers)
-        self.num_blended = num_blended
-        self.num_anchors = num_anchors
-        self.index = index_from(index)
+        self.num_blended, self.num_anchors, self.index = num_blended, num_anchors, index_from(index)
 
     def forward(self, query: Tensor) -> Tensor:
         rows = self._flat(query)
@@ -171,16 +153,11 @@ class BlendedKernelRidge(CachedLayer[_Anchors, Expansions]):
         embedded = self._embed(query), anchors.embedded
         blended, near = self._find(embedded[0], anchors)
         blend = Blend(anchors.rows[near], anchors.lists[blended], near.shape != blended.shape)
-        return *solve_blended(query, centers, values, blend, kind=kind, embedded=embedded, **self._solve_arguments()), blend
+        options = SolveOptions(**self._solve_arguments())
+        return *solve_blended(query, centers, values, blend, options, kind, embedded), blend
 
     def _regressors(
-        self,
-        missing: Tensor,
-        numbers: Tensor,
-        owners: Tensor,
-        anchors: _Anchors,
-        centers: Points,
-        values: Tensor,
+        self, missing: Tensor, numbers: Tensor, owners: Tensor, anchors: _Anchors, centers: Points, values: Tensor
     ) -> Regressors:
         """Coefficients of the `missing` anchors; messages name the first query that met one."""
         position = torch.searchsorted(missing, numbers).clamp_max(len(missing) - 1)
@@ -202,9 +179,7 @@ class BlendedKernelRidge(CachedLayer[_Anchors, Expansions]):
     @with_a_row()
     def _predict(self, query: Tensor, centers: Tensor, values: Tensor) -> Tensor:
         """The mean for rows `(Q, D)`, without gradients, from kept coefficients."""
-        self._check_query(query, centers, self.num_neighbors)
-        check_alike(query=query, values=values)
-        check_same_rows("centers", centers, "values", values)
+        self._check_query(query, centers, self.num_neighbors, values)
         with torch.inference_mode(False), torch.no_grad():
             anchors = self._current_layout()
             solved = self._current_solutions(anchors)

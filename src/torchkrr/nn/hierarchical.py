@@ -51,16 +51,12 @@ class HierarchicalKernelRidge(CachedLayer[_Hierarchy, _Parts]):
     Coarse points and cells follow from centers and kernel, and are found again whenever one of those changes; while they are
     learned, in every call. A `RidgeRaisedWarning` comes when something is solved, not again while it is kept.
 
+    Arguments as in `LocalKernelRidge`, and
+
     Args:
-        centers: points the regressor is built on.
-        values: values at the centers; for classification one-hot labels.
         num_neighbors: most centers of a cell that its local regressor uses: those nearest to the coarse point.
         num_coarse: coarse points, spread out by `functional.farthest_points`. No more than the centers are used.
-        kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
-        ridge: non-negative number, or a 0-d tensor.
         trend: `"constant"` reproduces constants, by the coarse part.
-        on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.local_kernel_ridge`.
-        learn_centers, learn_values: make them Parameters.
 
     Shape:
         - centers: `(N, D)`; values: `(N, C)`; query: `(*, D)`; output: `(*, C)`
@@ -85,17 +81,7 @@ class HierarchicalKernelRidge(CachedLayer[_Hierarchy, _Parts]):
         learn_centers: bool = False,
         learn_values: bool = False,
     ) -> None:
-        super().__init__(
-            centers,
-            values,
-            num_neighbors,
-            kernel=kernel,
-            ridge=ridge,
-            trend=trend,
-            on_singular=on_singular,
-            learn_centers=learn_centers,
-            learn_values=learn_values,
-        )
+        super().__init__(centers, values, num_neighbors, kernel, ridge, trend, on_singular, learn_centers, learn_values)
         check_integer("num_coarse", num_coarse)
         if num_coarse < 1:
             raise InputError(f"num_coarse must be at least 1, got {num_coarse}. A typical value is 1000.")
@@ -158,26 +144,26 @@ class HierarchicalKernelRidge(CachedLayer[_Hierarchy, _Parts]):
     def _solve(self, query: Tensor, centers: Tensor, values: Tensor) -> Tensor:
         """The mean for rows `(Q, D)`, with gradients."""
         embedded, layout, cells = self._find(query, centers)
-        both, arguments = (embedded, layout.embedded), self._solve_arguments()
-        return solve_hierarchical(query, centers, values, cells, embedded=both, border=layout.border, **arguments)
+        options = SolveOptions(**self._solve_arguments())
+        return solve_hierarchical(query, centers, values, cells, options, (embedded, layout.embedded), layout.border)
 
     @uncompiled
     @full_precision
     @with_a_row()
     def _power(self, query: Tensor, centers: Tensor) -> Tensor:
         _, _, cells = self._find(query, centers)
-        return power_of_hierarchical(query, centers, cells, **self._solve_arguments())
+        return power_of_hierarchical(query, centers, cells, SolveOptions(**self._solve_arguments()))
 
     @uncompiled
     @full_precision
     @with_a_row()
     def _explain(self, query: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
         _, _, cells = self._find(query, centers)
-        width, parts = cells.members.shape[1], []
+        width, parts, options = cells.members.shape[1], [], SolveOptions(**self._solve_arguments())
         # In between, the weights of a chunk are spread over all centers.
         for chunk in ranges(len(query), rows_per_chunk(2 * len(centers) * query.element_size(), SEARCH_BYTES)):
             part = cells._replace(of_query=cells.of_query[chunk])
-            outer, inner, members = weights_of_hierarchical(query[chunk], centers, part, **self._solve_arguments())
+            outer, inner, members = weights_of_hierarchical(query[chunk], centers, part, options)
             missing = (0, width - members.shape[1])  # the lists of a chunk are no longer than they have to be
             coarse = cells.coarse.expand(len(outer), -1)
             parts.append((torch.cat((coarse, pad(members, missing)), 1), torch.cat((outer, pad(inner, missing)), 1)))
@@ -221,13 +207,7 @@ class HierarchicalKernelRidge(CachedLayer[_Hierarchy, _Parts]):
         )
 
     def _corrections(
-        self,
-        missing: Tensor,
-        coarse: Points,
-        centers: Points,
-        values: Tensor,
-        regressor: Regressors,
-        layout: _Hierarchy,
+        self, missing: Tensor, coarse: Points, centers: Points, values: Tensor, regressor: Regressors, layout: _Hierarchy
     ) -> Regressors:
         """Coefficients of the local regressors of the `missing` cells."""
         members = layout.cells.members[missing]

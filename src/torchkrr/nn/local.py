@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._checks import check_choice, check_integer, check_num_neighbors, check_ridge, check_searchable
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from .._tensors import any_requires_grad, full_precision, state_of
+from .._tensors import full_precision
 from ..core.compiled import FactorCache
 from ..core.local import solve_local
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
@@ -20,7 +20,7 @@ from ..kernels import Kernel
 from ..native import Backend
 from ..neighbors import AutoIndex, ExactIndex, NeighborIndex, StreamedIndex, nearest
 from ..neighbors.auto import index_from
-from .base import Fingerprint, SupportLayer, tensors_of
+from .base import Fingerprint, SupportLayer
 
 
 class Explanation(NamedTuple):
@@ -42,14 +42,10 @@ class LocalKernelRidge(SupportLayer):
         values: values at the centers; for classification one-hot labels.
         num_neighbors: centers per prediction. Cost grows with its cube, the error indicator falls with it.
         kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
-        ridge: non-negative number, or a 0-d tensor.
-        trend: `"constant"` reproduces constants.
-        fade: makes the prediction continuous: neighbors lose their influence before they leave the list.
-        normalize: `"cell"` measures distances relative to the size of each neighborhood.
+        ridge, trend, fade, normalize, on_singular, backend: as in `torchkrr.functional.local_kernel_ridge`; the ridge is one
+            for all centers, and `num_neighbors` counts without the neighbor that sets the radius of the fading.
         index: how neighbors are found, see `torchkrr.neighbors`; `None` is exact search, `"auto"` chooses by the number of
             centers and states its choice (`AutoIndex`). Built again whenever centers or kernel change.
-        on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.local_kernel_ridge`.
-        backend: `"auto"`, `"fused"` or `"torch"`, see `torchkrr.functional.local_kernel_ridge`.
         keep_factors: keep the factors of so many neighborhoods, those used last, for queries to come with the same
             neighbors: a stream on a grid. Each takes M^2 numbers. Only without gradients, and with the fused backend.
         learn_centers, learn_values: make them Parameters.
@@ -82,16 +78,7 @@ class LocalKernelRidge(SupportLayer):
         learn_centers: bool = False,
         learn_values: bool = False,
     ) -> None:
-        super().__init__(
-            centers,
-            values,
-            kernel=kernel,
-            ridge=ridge,
-            trend=trend,
-            on_singular=on_singular,
-            learn_centers=learn_centers,
-            learn_values=learn_values,
-        )
+        super().__init__(centers, values, kernel, ridge, trend, on_singular, learn_centers, learn_values)
         check_num_neighbors(num_neighbors, self.num_centers)
         check_choice("normalize", normalize, (None, "cell"))
         check_choice("backend", backend, ("auto", "fused", "torch"))
@@ -130,7 +117,7 @@ class LocalKernelRidge(SupportLayer):
         return indices.reshape(*query.shape[:-1], self.num_neighbors)
 
     def append(self, centers: Tensor, values: Tensor) -> None:
-        current, before = self._is_current() and not self.index.streams, len(self.centers)
+        current, before = self._is_current() and self._embedded is not None, len(self.centers)
         super().append(centers, values)
         if current:
             with torch.inference_mode(False), torch.no_grad():
@@ -139,10 +126,11 @@ class LocalKernelRidge(SupportLayer):
 
     def refresh(self) -> None:
         self._fingerprint: Fingerprint | None = None  # of what the index was built from
+        self._embedded: Tensor | None = None  # the points of the index; None if it streams: then no tensor holds them all
         self._factors: FactorCache | None = None
 
     def _keep_rows(self, keep: Tensor) -> None:
-        current = self._is_current() and not self.index.streams
+        current = self._is_current() and self._embedded is not None
         super()._keep_rows(keep)
         if current:
             with torch.inference_mode(False), torch.no_grad():
@@ -151,8 +139,7 @@ class LocalKernelRidge(SupportLayer):
 
     @full_precision
     def _neighbors(self, query: Tensor, centers: Tensor) -> Tensor:
-        self._check_query(query, centers, self.num_neighbors)
-        if not self._is_plain(query, centers, self.values):
+        if self._check_query(query, centers, self.num_neighbors) != "plain" or not len(query):
             return self._traced_neighbors(query, centers, self.num_neighbors)
         self._embedded_centers()  # builds the index, where it has to be
         return self.index.search(self._embed(query), self.num_neighbors).indices
@@ -160,11 +147,10 @@ class LocalKernelRidge(SupportLayer):
     @full_precision
     def _solve(self, query: Tensor, centers: Tensor, values: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
         """Mean or weights, squared power function and neighbor indices for rows `(Q, D)`."""
-        self._check_query(query, centers, self.num_neighbors, values)
         # With every center a neighbor nothing can leave the list, so there is nothing to fade.
         fade = self.fade and self.num_neighbors < len(centers)
         options = self._options(fade)
-        if not self._is_plain(query, centers, values):
+        if self._check_query(query, centers, self.num_neighbors, values) != "plain" or not len(query):
             indices = self._traced_neighbors(query, centers, self.num_neighbors + fade)
             first, power_squared = dispatch_local(query, centers, values, indices, options, kind)
             return first.to(query.dtype), power_squared, indices
@@ -172,8 +158,7 @@ class LocalKernelRidge(SupportLayer):
         check_searchable("query", points, among_themselves=False)
         indices = self.index.find(points.detach(), self.num_neighbors + fade).indices
         if embedded is not None:
-            cache = self._factor_cache()
-            both = points, embedded
+            both, cache = (points, embedded), self._factor_cache() if self.keep_factors else None
             first, power_squared = solve_local(query, centers, values, indices, options, kind, embedded=both, cache=cache)
             return first.to(query.dtype), power_squared, indices
         # Only neighbors are embedded, those of so many queries at a time.
@@ -190,11 +175,6 @@ class LocalKernelRidge(SupportLayer):
         check_choice("trend", self.trend, (None, "constant"))
         return SolveOptions(self.kernel, self.ridge, self.trend, fade, self.normalize, self.on_singular, self.backend)
 
-    def _is_plain(self, *tensors: Tensor) -> bool:
-        """Whether there are rows, and numbers in them; else nothing is cached, as nothing can be looked at."""
-        ridge = [self.ridge] if isinstance(self.ridge, Tensor) else []
-        return state_of(*tensors, *ridge, *tensors_of(self.kernel)) == "plain" and len(tensors[0]) > 0
-
     def _traced_neighbors(self, query: Tensor, centers: Tensor, count: int) -> Tensor:
         """Neighbors of queries that are not plain, by a search without an index."""
         if not isinstance(self.index, (ExactIndex, AutoIndex, StreamedIndex)) and len(query):
@@ -207,16 +187,15 @@ class LocalKernelRidge(SupportLayer):
     def _embedded_centers(self) -> Tensor | None:
         """Embedded centers, with their graph if something in it is learned; the index is built on them.
 
-        `None` if the index streams: then no tensor holds them all.
+        `None` if the index streams.
         """
-        if any_requires_grad(self.centers, *tensors_of(self.kernel)) and not self.index.streams:
-            # While something is being learned there is no use in a cache.
+        if self._is_learning() and not self.index.streams:
             self.refresh()
             self.index.release()
             embedded = self._embed(self.centers)
             self.index.build(embedded)
             return embedded
-        if not self._is_current():
+        if not self._unchanged(self._fingerprint, self.index.points):
             with self._lock:
                 if not self._is_current():  # another thread may have built it meanwhile
                     self.refresh()
@@ -224,27 +203,26 @@ class LocalKernelRidge(SupportLayer):
                     with torch.inference_mode(False), torch.no_grad():
                         self.index.build_embedded(self.centers, self._embed)
                     self._mark_current()
-        return None if self.index.streams else self.index.points
+        return self._embedded
 
     def _factor_cache(self) -> FactorCache | None:
-        if not self.keep_factors or self._fingerprint is None:
+        if self._fingerprint is None:
             return None
         if self._factors is None or self._factors.capacity != self.keep_factors:
             self._factors = FactorCache(self.keep_factors)
         return self._factors
 
     def _mark_current(self) -> None:
-        self._factors = None
+        self._factors, self._embedded = None, None if self.index.streams else self.index.points
         # The index is named too, since another layer may build it anew.
         self._fingerprint = Fingerprint([self.centers], self.kernel, (self.index.points,))
 
     def _is_current(self) -> bool:
         """Whether the index is built from centers and kernel as they are."""
-        fingerprint, points = self._fingerprint, self.index.points
-        return fingerprint is not None and points is not None and fingerprint.matches([self.centers], self.kernel, (points,))
+        return self._unchanged(self._fingerprint, self.index.points)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_fingerprint": None, "_factors": None}  # the index drops its points by itself
+        return {**super().__getstate__(), "_fingerprint": None, "_embedded": None, "_factors": None}
 
     def _own_repr(self) -> list[str]:
         words = [f"num_neighbors={self.num_neighbors}"] + (["fade=True"] if self.fade else [])

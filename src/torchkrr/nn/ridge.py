@@ -18,15 +18,11 @@ class KernelRidge(SupportLayer):
     For a few thousand centers at most, and for learned centers and values inside a network. Beyond that,
     `LocalKernelRidge`.
 
+    Arguments as in `torchkrr.functional.kernel_ridge`, and
+
     Args:
-        centers: points the regressor is built on.
-        values: values at the centers.
         kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
-        ridge: non-negative number, or a 0-d tensor.
-        trend: `"constant"` reproduces constants.
-        on_singular: `"warn"` or `"raise"`, see `torchkrr.functional.kernel_ridge`.
         learn_centers, learn_values: make them Parameters.
-        backend: which code predicts, see `torchkrr.functional.kernel_ridge`.
 
     Shape:
         - centers: `(N, D)`; values: `(N, C)`; query: `(*, D)`; output: `(*, C)`
@@ -51,16 +47,7 @@ class KernelRidge(SupportLayer):
         backend: Backend = "auto",
     ) -> None:
         check_choice("backend", backend, ("auto", "fused", "torch"))
-        super().__init__(
-            centers,
-            values,
-            kernel=kernel,
-            ridge=ridge,
-            trend=trend,
-            on_singular=on_singular,
-            learn_centers=learn_centers,
-            learn_values=learn_values,
-        )
+        super().__init__(centers, values, kernel, ridge, trend, on_singular, learn_centers, learn_values)
         self.backend: Backend = backend
 
     def forward(self, query: Tensor) -> Tensor:

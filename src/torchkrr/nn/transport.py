@@ -9,10 +9,7 @@ from ..functional.transport import Cost, gromov_monge, monge_cost
 
 
 class MongeLoss(nn.Module):
-    """Cost of moving `x` onto `y` by the best assignment; see `torchkrr.functional.monge_cost`.
-
-    Args:
-        cost: function of two sets of points that gives the matrix of costs; `None` is the squared Euclidean distance.
+    """Cost of moving `x` onto `y` by the best assignment; arguments as in `torchkrr.functional.monge_cost`.
 
     Shape:
         - x, y: `(N, D)`; output: scalar
@@ -31,16 +28,11 @@ class MongeLoss(nn.Module):
 
 
 class GromovMongeLoss(nn.Module):
-    """How far the distances inside `x` are from those inside `y`; see `torchkrr.functional.gromov_monge`.
+    """How far the distances inside `x` are from those inside `y`; arguments as in `torchkrr.functional.gromov_monge`.
 
     As a regularizer, `loss + weight * GromovMongeLoss()(layer.centers, layer.values)` keeps learned centers as far apart as
     their values are, so centers with equal values are drawn together. To spread centers over the data use `MongeLoss`
     against a spread sample of them, `inputs[functional.farthest_points(inputs, len(layer.centers))]`.
-
-    Args:
-        cost_x, cost_y: functions of two sets of points that give the matrix of costs; `None` is the Euclidean distance.
-        sample_size: estimate the sum, without bias, from the pairs among this many random rows.
-        generator: of the random rows.
 
     Shape:
         - x: `(N, D)`; y: `(N, C)`; output: scalar

@@ -19,8 +19,9 @@ from torchkrr import functional as F
 from torchkrr import kernels
 from torchkrr import native as native
 from torchkrr.core import compiled
-from torchkrr.core.cells import CellOptions
+from torchkrr.core.cells import LocalProblem
 from torchkrr.core.local import solve_embedded
+from torchkrr.core.options import SolveOptions
 from torchkrr.errors import BackendError, RidgeRaisedWarning
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -58,8 +59,8 @@ def everything(backend, shape, dtype, kernel, kind, trend, ridge=1e-2):
     """Outputs and gradients of a call, by name."""
     query, centers, values, indices = problem(shape, dtype)
     leaves = [tensor.requires_grad_() for tensor in (query, centers, values, torch.tensor(ridge, dtype=dtype))]
-    options = CellOptions(kernel, trend, backend=backend)
-    found = solve_embedded(*leaves[:3], indices, leaves[3], options, kind)
+    options = SolveOptions(kernel, trend="constant" if trend else None, backend=backend, kind=kind)
+    found = solve_embedded(LocalProblem(*leaves, indices), options)
     assert bool(found.resolved.all())
     weights = torch.cos(torch.arange(found.first.numel(), dtype=dtype)).view_as(found.first)
     # Not exactly the sum: a gradient that is the same for all queries would hide a permutation of them.
@@ -134,7 +135,7 @@ def test_gradient_of_one_input_alone(which):
     query, centers, values, indices = problem(*arguments[:2])
     leaves = [query, centers, values, torch.tensor(1e-2, dtype=torch.float64)]
     leaves[which].requires_grad_()
-    found = solve_embedded(*leaves[:3], indices, leaves[3], CellOptions(arguments[2], backend="fused"), "mean")
+    found = solve_embedded(LocalProblem(*leaves, indices), SolveOptions(arguments[2], backend="fused"))
     weights = torch.cos(torch.arange(found.first.numel(), dtype=torch.float64)).view_as(found.first)
     loss = (found.first * weights).sum() + (found.power_squared * torch.linspace(0.5, 1.5, NUM_QUERIES).double()).sum()
     torch.testing.assert_close(torch.autograd.grad(loss, leaves[which])[0], expected)
@@ -149,9 +150,8 @@ def test_ridges_of_cells_and_neighbors(ridges):
     found = {}
     for backend in ("fused", "torch"):
         leaf = ridge.clone().requires_grad_()
-        mean = solve_embedded(
-            query, centers, values, indices, leaf, CellOptions(kernels.Exponential(2.0), backend=backend), "mean"
-        ).first
+        options = SolveOptions(kernels.Exponential(2.0), backend=backend)
+        mean = solve_embedded(LocalProblem(query, centers, values, leaf, indices), options).first
         found[backend] = mean.detach(), torch.autograd.grad(mean.square().sum(), leaf)[0]
     for ours, theirs in zip(found["fused"], found["torch"], strict=True):
         torch.testing.assert_close(ours, theirs)
@@ -186,13 +186,8 @@ def test_same_judgement_of_hard_cells(dtype):
     indices = torch.arange(cells * members).view(cells, members)
     found = {
         backend: solve_embedded(
-            query,
-            centers,
-            values,
-            indices,
-            torch.tensor(0.0, dtype=dtype),
-            CellOptions(kernels.Exponential(1.0), backend=backend),
-            "mean",
+            LocalProblem(query, centers, values, torch.tensor(0.0, dtype=dtype), indices),
+            SolveOptions(kernels.Exponential(1.0), backend=backend),
         )
         for backend in ("fused", "torch")
     }
@@ -214,10 +209,11 @@ def test_same_judgement_of_hard_cells(dtype):
 @needs_fused
 def test_a_cell_without_numbers_spoils_no_other():
     query, centers, values, indices = problem((9, 3, 2), torch.float32)
-    options, ridge = CellOptions(kernels.Exponential(2.0), backend="fused"), torch.tensor(1e-2)
-    expected = solve_embedded(query, centers, values, indices, ridge, options, "mean")
+    options = SolveOptions(kernels.Exponential(2.0), backend="fused")
+    cells = LocalProblem(query, centers, values, torch.tensor(1e-2), indices)
+    expected = solve_embedded(cells, options)
     centers[int(indices[3, 4])] = torch.nan
-    found = solve_embedded(query, centers, values, indices, ridge, options, "mean")
+    found = solve_embedded(cells, options)
     struck = (indices == indices[3, 4]).any(1)
     assert not bool(found.resolved[struck].any())
     assert torch.equal(found.first[~struck], expected.first[~struck])

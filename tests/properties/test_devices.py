@@ -5,8 +5,9 @@ import torch
 
 from torchkrr import kernels
 from torchkrr.core import cells
-from torchkrr.core.cells import CellOptions
-from torchkrr.core.local import _LocalSolve, solve_embedded
+from torchkrr.core.cells import LocalProblem
+from torchkrr.core.local import solve_embedded
+from torchkrr.core.options import SolveOptions
 
 SHAPES = {"mean": (6, 2), "weights": (6, 9), "path": (6, 9, 2), "coefficients": (6, 10, 2)}
 
@@ -22,16 +23,13 @@ def problem(device="cpu", dtype=torch.float64):
     return [tensor.to(device) for tensor in (query, centers, values, ridge, indices)]
 
 
-@pytest.mark.parametrize("trend", [False, True])
+@pytest.mark.parametrize("trend", [None, "constant"])
 @pytest.mark.parametrize("kind", SHAPES)
 def test_solving_needs_no_numbers(kind, trend):
     # On the meta device there are none: any look at one is an error.
-    query, centers, values, ridge, indices = problem("meta")
-    options = CellOptions(kernels.Matern32(1.5).to("meta"), trend, backend="torch")
+    options = SolveOptions(kernels.Matern32(1.5).to("meta"), trend=trend, backend="torch", kind=kind)
     with torch.no_grad():
-        first, power_squared, resolved, *_ = _LocalSolve.forward(
-            query, centers, values, ridge, indices, options, kind, False
-        )
+        first, power_squared, resolved = solve_embedded(LocalProblem(*problem("meta")), options)
     assert first.shape == SHAPES[kind]
     assert (power_squared.device.type, resolved.device.type) == ("meta", "meta")
 
@@ -40,8 +38,8 @@ def test_solving_needs_no_numbers(kind, trend):
 def test_gradients_need_no_numbers(fade):
     query, centers, values, ridge, indices = problem("meta")
     leaves = [tensor.requires_grad_() for tensor in (query, centers, values, ridge)]
-    options = CellOptions(kernels.Matern32(1.5).to("meta"), True, fade=fade, backend="torch")
-    found = solve_embedded(*leaves[:3], indices, leaves[3], options, "mean")
+    options = SolveOptions(kernels.Matern32(1.5).to("meta"), trend="constant", fade=fade, backend="torch")
+    found = solve_embedded(LocalProblem(*leaves, indices), options)
     gradients = torch.autograd.grad(found.first.sum() + found.power_squared.sum(), leaves)
     assert [gradient.shape for gradient in gradients] == [leaf.shape for leaf in leaves]
 
@@ -55,8 +53,8 @@ def test_what_accelerators_run_gives_the_same(kind, dtype, monkeypatch):
             monkeypatch.setattr(cells, "is_host", lambda tensor: False)
         query, centers, values, ridge, indices = problem(dtype=dtype)
         leaves = [tensor.requires_grad_() for tensor in (query, centers, values, ridge)]
-        options = CellOptions(kernels.Matern32(1.5), True, backend="torch")
-        found = solve_embedded(*leaves[:3], indices, leaves[3], options, kind)
+        options = SolveOptions(kernels.Matern32(1.5), trend="constant", backend="torch", kind=kind)
+        found = solve_embedded(LocalProblem(*leaves, indices), options)
         loss = found.first.square().sum() + found.power_squared.sum()
         results.append(
             (found.first, found.power_squared, *torch.autograd.grad(loss, leaves, materialize_grads=True, allow_unused=True))

@@ -19,7 +19,7 @@ from tests.nn.layers import (
     rebuilt,
     shrunk,
 )
-from tests.nn.test_freshness import EDITS, ONLY_FIXED, edited_behind_the_back, edited_in_numpy, embedding_kernel, stepped
+from tests.nn.test_base import EDITS, ONLY_FIXED, edited_behind_the_back, edited_in_numpy, embedding_kernel, stepped
 from torch import Tensor
 
 from torchkrr import functional as F
@@ -44,7 +44,7 @@ def solved(monkeypatch) -> list[int]:
     plain = local.solve_embedded
 
     def counting(*arguments):
-        counts.append(len(arguments[0]))
+        counts.append(len(arguments[0].query))
         return plain(*arguments)
 
     monkeypatch.setattr(local, "solve_embedded", counting)
@@ -98,11 +98,11 @@ def test_large_coefficients_are_summed_in_float64():
     layer.float()
     torch.testing.assert_close(layer(queries(40)).double(), exact, rtol=1e-6, atol=1e-6)
     # In float32 they would not cancel as they should.
-    layer._solutions._kept.wide.fill_(False)
+    layer._solutions.regressors.wide.fill_(False)
     assert (layer(queries(40)) - exact).abs().max() > 1e-4
     rough = make("blended", centers, centers.sin(), kernel=kernels.Exponential(4.0))
     rough(queries(40))
-    assert not rough._solutions._kept.wide[: rough._solutions.size].any()
+    assert not rough._solutions.regressors.wide[: rough._solutions.size].any()
 
 
 def test_the_rest_that_cells_correct_is_taken_in_float64():
