@@ -7,6 +7,7 @@ Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,3 +60,8 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+# Exported models name the operators of the solver, so `import torch, torchkrr` registers them.
+if "torch" in sys.modules:
+    importlib.import_module(".core.traced", __name__)

@@ -1,7 +1,5 @@
 """One call in a notebook: what it gives, what it leaves alone, what it says about bad input."""
 
-import importlib
-
 import pytest
 import torch
 from tests.vision.labeled import digits
@@ -102,8 +100,6 @@ def test_one_example_is_not_enough(network):
 
 def test_the_top_level_name_is_the_same():
     assert torchkrr.probe is probe
-    assert torchkrr.vision.probe is probe
-    importlib.import_module("torchkrr.vision.probe")
     assert torchkrr.vision.probe is probe
 
 

@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     require_frozen_packages("torchkrr probe", args)
-    from ..vision.probe import WRITTEN, ProbeConfig
-    from ..vision.probe import run as run_probe
+    from ..vision.depths import WRITTEN, ProbeConfig
+    from ..vision.depths import run as run_probe
     from ..vision.summary import findings, text_tables
 
     layers = None if args.layers is None else tuple(args.layers)

@@ -15,10 +15,10 @@ from .._checks import check_finite
 from ..errors import InputError, InputTypeError, ShapeError
 from ..models.features import Depths, Pooling, in_mode
 from ..runs import Record
+from .depths import DepthInputs, as_depths, read_depths, solve_depths
 from .features import Part
 from .figures import LIGHT, draw_depths
 from .images import FeatureSet
-from .probe import DepthInputs, as_depths, read_depths, solve_depths
 from .report import depths_html
 from .sampling import held_out
 from .summary import Cell, findings, grids, summarize, text_tables

@@ -1,6 +1,5 @@
 """Probing runs from pictures to report: every depth, records that resume, limits, errors."""
 
-import importlib
 import os
 import re
 
@@ -15,13 +14,13 @@ from torchkrr.errors import InputError
 from torchkrr.models import Depths
 from torchkrr.nn import LocalKernelRidge
 from torchkrr.runs import read_records
+from torchkrr.vision import depths
 from torchkrr.vision.backbones import DigitNetwork
 from torchkrr.vision.datasets import open_dataset
+from torchkrr.vision.depths import ProbeConfig, limited, open_depths, read_inputs
 from torchkrr.vision.figures import LIGHT, draw_depths
-from torchkrr.vision.probe import ProbeConfig, limited, open_depths, read_inputs
 from torchkrr.vision.summary import findings, grids, summarize
 
-probe = importlib.import_module("torchkrr.vision.probe")  # not the function of this name
 LAYERS = ["top", "top.0", "middle", "middle.0", "stem"]
 
 
@@ -37,7 +36,7 @@ def config(data, out, **changes):
 
 @pytest.fixture(scope="module")
 def outcome(data, tmp_path_factory):
-    return probe.run(config(data, tmp_path_factory.mktemp("out")))
+    return depths.run(config(data, tmp_path_factory.mktemp("out")))
 
 
 def test_a_run_leaves_everything_at_every_depth(outcome):
@@ -76,7 +75,7 @@ def test_a_record_says_what_was_measured(outcome):
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(data, outcome, tmp_path, monkeypatch):
-    solve, done = probe.solve_at, []
+    solve, done = depths.solve_at, []
 
     def stopping(*given):
         if len(done) == 7:
@@ -85,16 +84,16 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(data, outcome, tmp_p
         return solve(*given)
 
     asked = config(data, tmp_path, cache=str(outcome.out / "features"))
-    monkeypatch.setattr(probe, "solve_at", stopping)
+    monkeypatch.setattr(depths, "solve_at", stopping)
     with pytest.raises(KeyboardInterrupt):
-        probe.run(asked)
-    monkeypatch.setattr(probe, "solve_at", solve)
+        depths.run(asked)
+    monkeypatch.setattr(depths, "solve_at", solve)
     with open(tmp_path / "records.jsonl", "a") as file:  # as if it had been killed a little later
         file.write('{"key": "half a li')
-    resumed = probe.run(asked)
+    resumed = depths.run(asked)
     assert resumed.reused == 7
     assert numbers(resumed.records) == numbers(outcome.records)
-    again = probe.run(asked)
+    again = depths.run(asked)
     assert again.reused == len(again.records) == len(read_records(tmp_path / "records.jsonl")) == 30
 
 
@@ -120,7 +119,7 @@ def test_other_pictures_have_another_fingerprint(data):
 
 def test_pooling_and_layers_are_choices_that_are_reported(data, tmp_path):
     asked = config(data, tmp_path, layers=("stem", "top"), pooling="max", budgets=(None,), readouts=("sk",))
-    found = probe.run(asked)
+    found = depths.run(asked)
     assert [(cell.discarded, cell.layer) for cell in found.cells] == [(0, "top"), (1, "stem")]
     assert "max of stem (32, 8, 8); top (128, 4, 4); 160 features" in found.inputs.text
     assert "become vectors by pooling: max." in (tmp_path / "report.html").read_text()
@@ -220,9 +219,9 @@ def test_options_that_make_no_sense_are_usage_errors(capsys, arguments, message)
 
 def test_what_cannot_be_probed_is_an_error(data, tmp_path):
     with pytest.raises(InputError, match="Give pictures"):
-        probe.run(config(write_features(tmp_path / "some.npz"), tmp_path / "out"))
+        depths.run(config(write_features(tmp_path / "some.npz"), tmp_path / "out"))
     with pytest.raises(InputError, match="identity has no layers"):
-        probe.run(config(data, tmp_path / "out", backbone="identity"))
+        depths.run(config(data, tmp_path / "out", backbone="identity"))
     with pytest.raises(InputError, match="takes layers"):
         ProbeConfig(layer="top")
     with pytest.raises(InputError, match="train_limit must be at least 2"):
