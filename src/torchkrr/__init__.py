@@ -62,6 +62,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# Exported models name the operators of the solver, so `import torch, torchkrr` registers them.
+# Exported models name the operators of search and solver, so `import torch, torchkrr` registers them.
 if "torch" in sys.modules:
-    importlib.import_module(".core.traced", __name__)
+    for _module in (".neighbors", ".core.traced"):
+        importlib.import_module(_module, __name__)

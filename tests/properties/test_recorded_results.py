@@ -307,7 +307,7 @@ def calibrated_interval() -> Tensor:
 @pytest.mark.parametrize("name", CALLS)
 def test_results_are_those_recorded(name):
     result, expected = CALLS[name]().detach(), load_file(RECORD)[name]
-    # Processors round differently: a ridge of 1e-4 amplifies that a little, and what is selected or learned is decided by it.
+    # Processors round differently: a ridge of 1e-4 amplifies that a little, and selected or learned numbers depend on it.
     tolerance = ROUNDED.get(name, 1e-11)
     scale = float(expected.abs().max())
     torch.testing.assert_close(result, expected, rtol=0, atol=tolerance * max(scale, 1.0))
