@@ -11,14 +11,17 @@ import itertools
 import pathlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 
 import torchkrr
+from torchkrr import functional, kernels, nn
+from torchkrr.estimators import LocalKernelRidgeRegressor
 
-PACKAGE = pathlib.Path(torchkrr.__file__).parent
+PACKAGE = f"{pathlib.Path(torchkrr.__file__).parent}/"
 
 
 class Walk(NamedTuple):
@@ -31,15 +34,16 @@ class Walk(NamedTuple):
         return f"{len(self.files)} files, {self.changes} changes of file: {' '.join(self.files)}"
 
 
-def walk(call: Callable[[], object]) -> Walk:
-    """Follow a call, made twice: what is cached after the first does not count."""
+def walk(prepare: Callable[[], Callable[[], object]]) -> Walk:
+    """Follow the call that `prepare` returns, made twice: what is cached after the first does not count."""
+    call = prepare()
     call()
     entered: list[str] = []
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
-        path = pathlib.Path(frame.f_code.co_filename)
-        if event == "call" and PACKAGE in path.parents:
-            entered.append(str(path.relative_to(PACKAGE)))
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(PACKAGE):
+            entered.append(path.removeprefix(PACKAGE))
 
     sys.setprofile(profile)
     try:
@@ -50,28 +54,24 @@ def walk(call: Callable[[], object]) -> Walk:
     return Walk(list(dict.fromkeys(entered)), changes)
 
 
-def calls() -> dict[str, Callable[[], object]]:
-    """The calls that the documentation describes."""
-    from torchkrr import functional as F
-    from torchkrr import kernels, nn
-    from torchkrr.estimators import LocalKernelRidgeRegressor
-
+def calls() -> dict[str, Callable[[], Callable[[], object]]]:
+    """The calls that the documentation describes, each with what is prepared for it."""
     generator = torch.Generator().manual_seed(0)
-    centers, values, query = (torch.randn(n, d, generator=generator) for n, d in ((500, 8), (500, 2), (50, 8)))
-    layer = nn.LocalKernelRidge(centers, values, 30, ridge=1e-3)
-    learned = nn.LocalKernelRidge(centers, values, 30, ridge=1e-3, learn_values=True)
-    kernel = kernels.Exponential(3.0)
-    regressor = LocalKernelRidgeRegressor(n_neighbors=30)
-    table, target = centers[:300].numpy(), values[:300, 0].numpy()
+    centers, values, query = (torch.randn(*shape, generator=generator) for shape in ((500, 16), (500, 3), (8, 16)))
+    layer = nn.LocalKernelRidge(centers, values, 20)
+    learned = nn.LocalKernelRidge(centers, values, 20, learn_centers=True, learn_values=True)
+    kernel = kernels.Matern32(4.0)
+    x, y = centers[:200, :4].numpy(), values[:200, 0].numpy()
+    regressor = LocalKernelRidgeRegressor(n_neighbors=20, random_state=0)
     return {
-        "LocalKernelRidge.forward": lambda: layer(query),
-        "LocalKernelRidge.forward and backward": lambda: learned(query).sum().backward(),
-        "F.kernel_ridge": lambda: F.kernel_ridge(query, centers, values, kernel=kernel, ridge=1e-3),
-        "LocalKernelRidgeRegressor.fit": lambda: regressor.fit(table, target),
-        "LocalKernelRidgeRegressor.predict": lambda: regressor.predict(table),
+        "forward": lambda: partial(layer, query),
+        "backward": lambda: partial(learned(query).sum().backward, retain_graph=True),
+        "fit": lambda: partial(regressor.fit, x, y),
+        "predict": lambda: partial(regressor.fit(x, y).predict, x[:8]),
+        "dense": lambda: partial(functional.kernel_ridge, query, centers[:100], values[:100], kernel=kernel),
     }
 
 
 if __name__ == "__main__":
-    for name, call in calls().items():
-        print(f"{name}: {walk(call)}")
+    for name, prepare in calls().items():
+        print(f"{name}: {walk(prepare)}")
