@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -42,7 +43,7 @@ def room_of(file: str) -> str:
 
 
 def draw_room(axes: Axes, y: float, name: str, purpose: str, *, installed: bool = True) -> None:
-    look = {"facecolor": "#eef3f6"} if installed else {"facecolor": "white", "linestyle": "--"}
+    look: Any = {"facecolor": "#eef3f6"} if installed else {"facecolor": "white", "linestyle": "--"}
     axes.add_patch(FancyBboxPatch((0, y - 0.32), 3.5, 0.64, boxstyle="round,pad=0.03", edgecolor=GRAY, **look))
     axes.text(1.75, y, name, ha="center", va="center", color=INK, fontsize=9.5, family="monospace")
     axes.text(3.8, y, purpose, va="center", color=INK, fontsize=9.5)
