@@ -112,12 +112,20 @@ def test_public_functions_document_shapes_and_an_example(function):
     assert ">>> " in function.__doc__
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=page_name)
 def test_code_of_a_page_runs(page):
     """The blocks of one page share their names, in order."""
     scope = {}
     for block in python_blocks(page):
         exec(compile(block, str(page), "exec"), scope)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_every_block_of_a_page_names_its_language(page):
+    """Code that is not marked as Python would not be run."""
+    languages = re.findall(r"^ *(?:```|~~~)(.*)$", page.read_text(), flags=re.MULTILINE)[::2]
+    shown = r" \{ \.python title=.*\}"  # a script, made and checked as a picture
+    assert [name for name in languages if not re.fullmatch(f"python|shell|text|json|{shown}", name)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

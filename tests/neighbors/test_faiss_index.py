@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchkrr import kernels, neighbors, nn
-from torchkrr.errors import KernelRidgeError, MissingExtraError, SearchError
+from torchkrr.errors import InputError, KernelRidgeError, MissingExtraError, SearchError
 
 faiss = pytest.importorskip("faiss")
 
@@ -210,9 +210,12 @@ def test_all_but_one_can_be_removed_and_the_index_used_on(factory):
 def test_an_append_that_faiss_refuses_changes_nothing():
     points = torch.randn(200, 4)
     index = neighbors.FaissIndex("NSG16").build(points)
-    with pytest.raises((KernelRidgeError, RuntimeError)):
-        index.append(points[:5])
-    assert len(index.points) == len(index._numbers)
+    more, before = torch.randn(20, 4), index.search(points, 3)
+    with pytest.raises(InputError, match="cannot add points to 'NSG16'"):
+        index.append(more)
+    assert torch.equal(index.points, points)
+    for found, expected in zip(index.search(points, 3), before, strict=True):
+        assert torch.equal(found, expected)
 
 
 # --- in a layer, copied, absent ---
