@@ -210,14 +210,6 @@ def test_a_lengthscale_for_another_number_of_features_is_an_error():
         F.kernel_ridge(*problem((5, 4, 3, 2)), kernel=kernels.Exponential([1.0, 2.0]))
 
 
-def test_layer_takes_a_backend():
-    query, centers, values = problem((5, 4, 3, 2))
-    by_torch, fused = (nn.KernelRidge(centers, values, backend=backend) for backend in ("torch", "fused"))
-    torch.testing.assert_close(by_torch(query), fused(query))
-    with pytest.raises(InputError, match="backend must be one of"):
-        nn.KernelRidge(centers, values, backend="numpy")
-
-
 def test_inside_func_torch_does_it():
     query, centers, values = problem((5, 4, 3, 2))
 

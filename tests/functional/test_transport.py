@@ -7,7 +7,6 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from torchkrr import functional as F
-from torchkrr import nn
 from torchkrr.errors import MissingExtraError, ShapeError
 
 
@@ -73,26 +72,6 @@ def test_minibatch_estimate_has_no_bias(cost):
     error = float(draws.std()) / len(draws) ** 0.5
     assert abs(float(draws.mean()) - full) < 4 * error
     assert error < 0.05 * full
-
-
-def test_gromov_monge_as_a_regularizer_spreads_centers():
-    values = torch.linspace(-1, 1, 30)[:, None]
-    layer = nn.KernelRidge(0.01 * torch.randn(30, 1), values, learn_centers=True)
-    loss = nn.GromovMongeLoss(sample_size=20, generator=torch.Generator().manual_seed(0))
-    optimizer = torch.optim.Adam(layer.parameters(), lr=0.03)
-    before = layer.centers.std().item()
-    for _ in range(200):
-        optimizer.zero_grad()
-        loss(layer.centers, layer.values).backward()
-        optimizer.step()
-    assert before < 0.05
-    assert layer.centers.std().item() == pytest.approx(values.std().item(), rel=0.2)
-
-
-def test_modules_are_the_functions():
-    x, y = randn(8, 2), randn(8, 2)
-    assert torch.equal(nn.MongeLoss()(x, y), F.monge_cost(x, y))
-    assert torch.equal(nn.GromovMongeLoss()(x, y), F.gromov_monge(x, y))
 
 
 def test_missing_scipy_is_named(monkeypatch):

@@ -9,7 +9,6 @@ import torch
 from tests.nn.layers import (
     CONTINUOUS,
     INDEXES,
-    NUM_CENTERS,
     NUM_NEIGHBORS,
     data,
     grown,
@@ -68,52 +67,6 @@ def test_with_and_without_gradients_the_prediction_is_the_same(choice, kernel, t
     tolerance = 1e-7 if dtype == torch.float64 else 2e-4
     for found in (kept, anew.detach()):
         torch.testing.assert_close(found.double(), truth(query.double()), rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("num_blended", [3, 99])
-def test_few_anchors_are_the_farthest_points_with_their_own_neighbors(num_blended):
-    centers, values = (tensor.double() for tensor in data())
-    layer = make("blended", centers, values, num_anchors=20, num_blended=num_blended)
-    anchors = F.farthest_points(centers, 20, distance=layer.kernel)
-    own = neighbors.nearest(centers[anchors], centers, NUM_NEIGHBORS)
-    near = neighbors.nearest(queries().double(), centers[anchors], min(num_blended + 1, 20))
-    expected = F.blended_kernel_ridge(
-        queries().double(),
-        centers,
-        values,
-        anchors,
-        own,
-        near,
-        kernel=layer.kernel,
-        ridge=1e-4,
-        last_sets_radius=num_blended < 20,
-    )
-    torch.testing.assert_close(layer(queries().double()), expected)
-
-
-def test_large_coefficients_are_summed_in_float64():
-    centers, _ = data(3, 400)
-    layer = make("blended", centers, centers.sin(), kernel=kernels.Gaussian(4.0), ridge=1e-9)
-    exact = rebuilt(layer.double())(queries(40).double())
-    layer.float()
-    torch.testing.assert_close(layer(queries(40)).double(), exact, rtol=1e-6, atol=1e-6)
-    # In float32 they would not cancel as they should.
-    layer._solutions.regressors.wide.fill_(False)
-    assert (layer(queries(40)) - exact).abs().max() > 1e-4
-    rough = make("blended", centers, centers.sin(), kernel=kernels.Exponential(4.0))
-    rough(queries(40))
-    assert not rough._solutions.regressors.wide[: rough._solutions.size].any()
-
-
-def test_the_rest_that_cells_correct_is_taken_in_float64():
-    torch.manual_seed(0)
-    centers, query = torch.randn(400, 3), torch.randn(50, 3)
-    values = centers.sum(1, keepdim=True).sin()
-    choices = {"kernel": kernels.Gaussian(2.0), "num_coarse": 30}
-    layer = nn.HierarchicalKernelRidge(centers, values, 20, **choices)
-    exact = nn.HierarchicalKernelRidge(centers.double(), values.double(), 20, **choices)(query.double())
-    for found in (layer(query), layer(query.requires_grad_())):
-        assert (found - exact).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("kind", CONTINUOUS)
@@ -346,11 +299,3 @@ def test_the_number_of_threads_does_not_change_predictions(kind):
         results.append(make(kind, *data(1, 500))(query))
     torch.set_num_threads(before)
     torch.testing.assert_close(*results)
-
-
-def test_more_coarse_points_than_centers_are_all_of_them():
-    layer = make("hierarchical", num_coarse=1000)
-    torch.testing.assert_close(layer(queries()), make("dense")(queries()), rtol=1e-3, atol=1e-3)
-    layer.append(*data(4, 5))
-    assert predicts_as_rebuilt(layer)
-    assert layer.num_centers == NUM_CENTERS + 5

@@ -230,11 +230,6 @@ def test_explanation_adds_up_to_the_prediction(kind, choices, trend, shape):
         torch.testing.assert_close(weights.sum(-1), torch.ones(shape))
 
 
-def test_explanation_of_the_dense_layer_is_its_cardinal_weights():
-    layer, query = make("dense").double(), queries().double()
-    torch.testing.assert_close(layer.cardinal_weights(query) @ layer.values, layer(query))
-
-
 @pytest.mark.parametrize("trend", [None, "constant"])
 def test_with_every_center_a_neighbor_fading_does_nothing_and_local_is_dense(trend):
     centers, values = data(count=NUM_NEIGHBORS)

@@ -9,7 +9,6 @@ import torch
 from tests.vision.labeled import write_features, write_folder
 from tests.vision.test_transfer import numbers
 
-from torchkrr.cli import main
 from torchkrr.errors import InputError
 from torchkrr.models import Depths
 from torchkrr.nn import LocalKernelRidge
@@ -173,48 +172,6 @@ def test_the_page_stands_alone_and_holds_what_was_recorded(outcome, tmp_path):
         assert f"{100 * cell.accuracy:.1f}" in text
         assert cell.indicator is None or f"{cell.indicator:.3f}" in text
     assert str(outcome.out.parent) not in text
-
-
-def test_the_command_prints_a_table(data, outcome, tmp_path, capsys):
-    given = ["probe", "--dataset", str(data), "--backbone", "digits", "--sizes", "60,all", "--seeds", "2"]
-    given += ["--readouts", "sk,knn", "--cache", str(outcome.out / "features"), "--out", str(tmp_path)]
-    assert main(given) == 0
-    printed = capsys.readouterr().out
-    assert "200 training and 50 test examples of 10 classes; digits: part of torchkrr" in printed
-    assert "accuracy in % with 60 training examples, means of 2 subsamples" in printed
-    assert re.search(r"last layer +top +top\.0 +middle +middle\.0 +stem\n", printed)
-    assert str(tmp_path / "report.html") in printed
-    text = (tmp_path / "report.md").read_text()
-    command = f"torchkrr probe --dataset '{data.name}' --backbone digits --sizes 60,all --seeds 2 --readouts sk,knn"
-    assert f"Made by `{command}`" in text
-    assert all(f"{100 * cell.accuracy:.1f}" in text for cell in outcome.cells)
-    assert main([*given, "--layers", "stem,tip"]) == 1
-    assert "has no layer 'tip'" in capsys.readouterr().err
-
-
-def test_a_size_larger_than_the_data_is_said_to_be(data, tmp_path, capsys):
-    asked = ["probe", "--dataset", str(data), "--backbone", "digits", "--readouts", "knn", "--out", str(tmp_path)]
-    note = "There are 200 training examples, fewer than the 1,000 labels asked for: all are used instead."
-    assert main([*asked, "--sizes", "1000"]) == 0
-    assert note in capsys.readouterr().out.splitlines()
-    for name in ("report.md", "report.html"):
-        assert note in (tmp_path / name).read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--sizes", "10,some"), "numbers of labels"),
-        (("--layers", "a,,b"), "different names of layers"),
-        (("--readouts", "nothing"), "no readout 'nothing'"),
-        (("--train-limit", "0"), "whole number"),
-    ],
-)
-def test_options_that_make_no_sense_are_usage_errors(capsys, arguments, message):
-    with pytest.raises(SystemExit) as stopped:
-        main(["probe", *arguments])
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 def test_what_cannot_be_probed_is_an_error(data, tmp_path):

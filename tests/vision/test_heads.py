@@ -1,9 +1,8 @@
-"""Heads: their file, classification with reasons, examples added and removed, and the two commands."""
+"""Heads: their file, classification with reasons, examples added and removed, and classify."""
 
 import copy
 import csv
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -283,39 +282,3 @@ def test_what_cannot_be_done_is_said(tmp_path):
     with pytest.raises(InputError, match="names 120 examples, but its layer has 115 centers"):
         write_head(tmp_path / "head.safetensors", head)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_command_adds_and_removes_images(folder, tmp_path, capsys):
-    head, new = folder / "out" / "head.safetensors", tmp_path / "new.safetensors"
-    extra = tmp_path / "extra"
-    shutil.copytree(write_folder(tmp_path / "all", 40) / "digit 3", extra / "digit 3")
-    shutil.copytree(tmp_path / "all" / "digit 4", extra / "owl")
-    count = len(list(extra.rglob("*.png")))
-    before = read_head(head)
-    works("update", head, "--add", extra, "--remove", "digit 7/*", "--out", new, "--json")
-    said = json.loads(capsys.readouterr().out)
-    after = read_head(new)
-    assert said["added"] == count
-    assert said["removed"] == sum(item.startswith("digit 7/") for item in before.items) > 0
-    assert said["examples"] == len(after.items) == len(before.items) + count - said["removed"]
-    assert said["classes"]["digit 7"] == 0
-    assert said["classes"]["owl"] == len(list((extra / "owl").iterdir()))
-    picture = sorted((extra / "owl").iterdir())[0]
-    works("classify", new, picture, "--explain", "1")
-    assert f"extra/owl/{picture.name} (owl)" in capsys.readouterr().out
-    assert "There is nothing to do" in fails(capsys, "update", head, "--out", new)
-    assert "it is no folder" in fails(capsys, "update", head, "--add", tmp_path / "none", "--out", new)
-    works("update", head, "--remove", before.items[0], "--out", new)
-    assert "0 added, 1 removed" in capsys.readouterr().out
-
-
-def test_the_command_adds_features(tmp_path, capsys):
-    write_head(tmp_path / "head.safetensors", made_head()._replace(backbone=None))
-    features, labels = digits(6, start=1000)
-    np.savez(tmp_path / "more.npz", features=features.numpy(), labels=labels.numpy())
-    np.savez(tmp_path / "few.npz", features=features.numpy(), labels=labels.numpy()[:2])
-    head, new = tmp_path / "head.safetensors", tmp_path / "new.safetensors"
-    works("update", head, "--add", tmp_path / "more.npz", "--out", new)
-    assert "126: 6 added" in capsys.readouterr().out
-    assert torch.equal(read_head(new).layer.values[120:].argmax(1), labels)
-    assert "one label for each row of its 6" in fails(capsys, "update", head, "--add", tmp_path / "few.npz", "--out", new)

@@ -1,4 +1,4 @@
-"""Append, remove, and layers that learn."""
+"""Layers of local regressors: append, remove, and learning."""
 
 from __future__ import annotations
 

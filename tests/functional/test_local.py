@@ -1,4 +1,4 @@
-"""Theorems about faded predictions."""
+"""Theorems about faded local predictions."""
 
 from __future__ import annotations
 
