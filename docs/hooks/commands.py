@@ -14,8 +14,8 @@ PLACE = "api/commands.md"
 INTRODUCTION = """# Commands
 
 Every option of `torchkrr`, as `torchkrr COMMAND --help` tells them. Guides: [tables](../guides/command-line.md),
-[a head on a frozen network](../guides/frozen-backbone.md), [probing](../guides/probing.md), [training under a
-kernel](../guides/hybrid-training.md), [reinforcement learning](../guides/reinforcement-learning.md).
+[a head on a frozen network](../guides/frozen-backbone.md), [probing](../guides/probing.md). The commands of the paper's
+experiments are in [a folder of their own](../paper/README.md).
 """
 
 
