@@ -1,7 +1,6 @@
 """What the diagnosis of an installation finds."""
 
 from torchkrr import _extras, diagnosis
-from torchkrr import native as native
 
 
 def test_packages_that_cannot_be_imported_are_named(monkeypatch, tmp_path):

@@ -1,6 +1,8 @@
 """A missing optional package is named with the extra that brings it; requirements are read as pip reads them."""
 
 import importlib.metadata
+import pathlib
+import tomllib
 
 import pytest
 
@@ -56,3 +58,25 @@ def test_a_package_that_is_not_installed_has_no_requirements(monkeypatch):
 )
 def test_versions_are_compared_by_their_numbers(installed, least, met):
     assert _extras.Requirement("torch", least, installed).met is met
+
+
+PROJECT = tomllib.loads((pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+
+
+def test_every_extra_for_users_is_explained():
+    assert list(_extras.ADDS) == [name for name in PROJECT["optional-dependencies"] if name not in ("dev", "docs")]
+
+
+def test_requirements_are_those_of_the_project():
+    assert [str(one) for one in _extras.requirements()] == PROJECT["dependencies"]
+    found = {extra: {str(one) for one in _extras.requirements(extra)} for extra in _extras.ADDS}
+    assert found["faiss"] == {"faiss-cpu>=1.11"}
+    assert found["cli"] == {
+        "scikit-learn>=1.7",
+        "safetensors>=0.5",
+        "pandas>=2.2",
+        "pyarrow>=18",
+        "shtab>=1.9",
+    }  # two extras further
+    assert {"gymnasium>=1.2", "matplotlib>=3.10", "pillow>=11"} < found["rl"]
+    assert any(name.lower().startswith("box2d") for name in found["rl"])  # an extra of another package

@@ -12,7 +12,6 @@ import torch.multiprocessing
 from tests.nn.layers import INDEXES, NUM_FEATURES, Layer, data, grown, make, moved, predicts_as_rebuilt, queries, shrunk
 
 from torchkrr import kernels, neighbors, transforms
-from torchkrr import native as native
 from torchkrr.nn.base import Fingerprint
 
 

@@ -12,7 +12,6 @@ from tests.nn.layers import (
     queries,
 )
 
-from torchkrr import native as native
 from torchkrr import nn
 from torchkrr.errors import InputError
 
