@@ -14,13 +14,11 @@ import torch
 from torch import Tensor
 
 from .._checks import (
-    check_alike,
     check_finite,
     check_floating,
     check_index_list,
     check_index_rows,
     check_indices,
-    check_points,
     check_tensor,
     check_values,
 )
@@ -99,8 +97,10 @@ def blended_kernel_ridge(
         torch.Size([3, 1])
     """
     check_values(values)
+    solve_options = SolveOptions(kernel, **options)
+    solve_options.check_problem(query, centers, values)
     blend = _checked_blend(query, centers, anchor_indices, anchor_neighbors, nearest_anchors, last_sets_radius)
-    return solve_blended(query, centers, values, blend, SolveOptions(kernel, **options))[0]
+    return solve_blended(query, centers, values, blend, solve_options)[0]
 
 
 @with_options_of(cardinal_weights)
@@ -147,8 +147,10 @@ def blended_power_function(
         >>> blended_power_function(x, x, torch.arange(3), own, near, kernel=Exponential(), ridge=0.0)
         tensor([0., 0., 0.])
     """
+    solve_options = SolveOptions(kernel, **options)
+    solve_options.check_problem(query, centers, None)
     blend = _checked_blend(query, centers, anchor_indices, anchor_neighbors, nearest_anchors, last_sets_radius)
-    return solve_blended(query, centers, None, blend, SolveOptions(kernel, **options))[1]
+    return solve_blended(query, centers, None, blend, solve_options)[1]
 
 
 def blending_weights(squared_distances: Tensor, *, last_sets_radius: bool = True) -> Tensor:
@@ -247,9 +249,6 @@ def solve_blended(
 def _checked_blend(
     query: Any, centers: Any, anchor_indices: Any, anchor_neighbors: Any, nearest_anchors: Any, last_sets_radius: bool
 ) -> Blend:
-    check_points("query", query, maybe_empty=True)
-    check_points("centers", centers)
-    check_alike(query=query, centers=centers)
     check_index_list("anchor_indices", anchor_indices, centers)
     check_index_rows("anchor_neighbors", anchor_neighbors, len(anchor_indices), "anchor", centers)
     check_indices("nearest_anchors", nearest_anchors, len(query), anchor_indices, what="anchors")

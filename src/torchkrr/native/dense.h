@@ -333,14 +333,7 @@ template <class T> class DenseGradient : Dense<T> {
                     for (int v = 0; v < n(); ++v) slopes[r][v] *= -sums[r][v];
                 cell.put(cell.matrix.data() + i * cell.stride + j, slopes);
             });
-        for (int64_t i = 0; i < N; ++i) {
-            T *row = cell.matrix.data() + i * cell.stride;
-            row[i] = 0;
-            for (int64_t j = i + 1; j < N; ++j) cell.matrix[j * cell.stride + i] = row[j];
-        }
-        for (int64_t i = 0; i < N; ++i)
-            for (int64_t j = 0; j < cell.columns; j += W)
-                store(row_sums.data() + j, load(row_sums.data() + j) + load(cell.matrix.data() + i * cell.stride + j));
+        cell.mirror(row_sums.data());
     }
 };
 

@@ -161,12 +161,12 @@ class SupportLayer(nn.Module):
         self,
         centers: Tensor,
         values: Tensor,
-        kernel: Kernel | None,
-        ridge: float | Tensor,
-        trend: Trend,
-        on_singular: OnSingular,
-        learn_centers: bool,
-        learn_values: bool,
+        kernel: Kernel | None = None,
+        ridge: float | Tensor = 1e-9,
+        trend: Trend = None,
+        on_singular: OnSingular = "warn",
+        learn_centers: bool = False,
+        learn_values: bool = False,
     ) -> None:
         super().__init__()
         self._lock = OwnLock()  # around what a layer makes on its first call and caches
@@ -337,8 +337,8 @@ class CachedLayer(SupportLayer, Generic[Layout, Solutions]):
     or learns its centers or kernel, has to be alone.
     """
 
-    def __init__(self, centers: Tensor, values: Tensor, num_neighbors: int, *options: Any) -> None:
-        super().__init__(centers, values, *options)
+    def __init__(self, centers: Tensor, values: Tensor, num_neighbors: int, *arguments: Any, **options: Any) -> None:
+        super().__init__(centers, values, *arguments, **options)
         check_num_neighbors(num_neighbors, self.num_centers)
         self.num_neighbors = num_neighbors
         self.refresh()

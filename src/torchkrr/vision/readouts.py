@@ -103,46 +103,49 @@ class LayerReadout(abc.ABC):
 
 
 @dataclass(frozen=True)
-class LocalReadout(LayerReadout):
-    """The paper's SK: local kernel ridge regression of one-hot labels with its kernel and normalizing map."""
+class NeighborReadout:
+    """What readouts with neighbors have in common."""
 
     num_neighbors: int = 100
     ridge: float = 1e-9
+
+    def count(self, training: Training) -> int:
+        return min(self.num_neighbors, len(training.features))
+
+
+@dataclass(frozen=True)
+class LocalReadout(NeighborReadout, LayerReadout):
+    """The paper's SK: local kernel ridge regression of one-hot labels with its kernel and normalizing map."""
+
     fade: bool = False
 
     def plan(self, training: Training) -> Plan:
-        chosen = {"num_neighbors": min(self.num_neighbors, len(training.features))}
+        chosen = {"num_neighbors": self.count(training)}
         return Plan({**chosen, "ridge": self.ridge, "fade": self.fade}, chosen)
 
 
 @dataclass(frozen=True)
-class HierarchicalReadout:
+class HierarchicalReadout(NeighborReadout):
     """The paper's HAN-SK: a dense part on coarse points, and local parts that vanish at the borders of cells."""
 
-    num_neighbors: int = 100
     num_coarse: int = 1000
-    ridge: float = 1e-9
 
     def fit(self, training: Training) -> Fitted:
-        count, coarse = (min(number, len(training.features)) for number in (self.num_neighbors, self.num_coarse))
+        count, coarse = self.count(training), min(self.num_coarse, len(training.features))
         layer = HierarchicalKernelRidge(training.features, training.one_hot(), count, num_coarse=coarse, ridge=self.ridge)
         return _fitted(layer, {"num_neighbors": count, "num_coarse": coarse})
 
 
 @dataclass(frozen=True)
-class BlendedReadout:
+class BlendedReadout(NeighborReadout):
     """Local regressors of the nearest training rows, blended by distance."""
 
-    num_neighbors: int = 100
     num_blended: int = 8
-    ridge: float = 1e-9
 
     def fit(self, training: Training) -> Fitted:
-        count = min(self.num_neighbors, len(training.features))
-        layer = BlendedKernelRidge(
-            training.features, training.one_hot(), count, num_blended=self.num_blended, ridge=self.ridge
-        )
-        return _fitted(layer, {"num_neighbors": count})
+        chosen = {"num_neighbors": self.count(training)}
+        options = {"num_blended": self.num_blended, "ridge": self.ridge}
+        return _fitted(BlendedKernelRidge(training.features, training.one_hot(), **chosen, **options), chosen)
 
 
 @dataclass(frozen=True)
