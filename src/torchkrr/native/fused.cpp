@@ -143,10 +143,8 @@ template <class F> int without_exceptions(F f) {
 }  // namespace
 
 // Returns zero; one if there was not enough memory; two if anything else went wrong.
-#define ENTRY(name, Kind, ...)                                     \
-    int name(const Kind *task) {                                   \
-        return without_exceptions([=] { __VA_ARGS__; });           \
-    }
+#define ENTRY(name, Kind, ...) \
+    int name(const Kind *task) { return without_exceptions([=] { __VA_ARGS__; }); }
 
 extern "C" {
 ENTRY(torchkrr_solve_float, Task, solve<float>(*task))
