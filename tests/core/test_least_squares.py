@@ -36,9 +36,8 @@ def test_left_out_residuals_are_those_of_refits(shape):
     for row in range(0, len(x), 5):
         others = torch.arange(len(x)) != row
         without = oracle(x[others], y[others], weights[others], 0.7)
-        np.testing.assert_allclose(
-            left_out[row], y[row] - without.predict(x[row : row + 1].numpy())[0], rtol=1e-8, atol=1e-9
-        )
+        expected = y[row].numpy() - without.predict(x[row : row + 1].numpy())[0]
+        np.testing.assert_allclose(left_out[row].numpy(), expected, rtol=1e-8, atol=1e-9)
 
 
 def test_a_weight_of_two_is_a_row_given_twice_and_of_zero_a_row_left_out():
