@@ -143,9 +143,9 @@ class BlendedReadout(NeighborReadout):
     num_blended: int = 8
 
     def fit(self, training: Training) -> Fitted:
-        chosen = {"num_neighbors": self.count(training)}
-        options = {"num_blended": self.num_blended, "ridge": self.ridge}
-        return _fitted(BlendedKernelRidge(training.features, training.one_hot(), **chosen, **options), chosen)
+        count, own = self.count(training), self.num_blended
+        layer = BlendedKernelRidge(training.features, training.one_hot(), count, num_blended=own, ridge=self.ridge)
+        return _fitted(layer, {"num_neighbors": count})
 
 
 @dataclass(frozen=True)
