@@ -68,6 +68,10 @@ class RidgeSpectrum:
         coefficients = self.vectors @ (self.products / self._denominator(ridge))
         return LinearFit(coefficients, self.mean_value - self.mean @ coefficients)
 
+    def inverse(self, ridge: float) -> Tensor:
+        r"""$(Z^\top W Z + \lambda I)^{-1}$, `(P, P)`, in the directions in which something varies."""
+        return self.vectors @ (self.vectors / self._denominator(ridge).T).T
+
     def leave_one_out(self, ridge: float, most_leverage: float = MOST_LEVERAGE) -> Tensor:
         """Residuals `(N, C)` of every row in the fit without it; its leverage is taken to be at most `most_leverage`."""
         residuals, leverages = self.residuals(ridge)
