@@ -15,7 +15,7 @@ from torch import Tensor
 from .._checks import check_choice, check_finite, check_index_list, check_ridge, check_values
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
 from .._tensors import any_requires_grad, full_precision, is_plain
-from ..core.least_squares import RidgeSpectrum
+from ..core.least_squares import RidgeSpectrum, inverse_root
 from ..core.options import OnSingular, SolveOptions, Trend
 from ..core.trust import value_sizes
 from ..distances import squared_distances
@@ -181,9 +181,7 @@ def _least_squares(points: Tensor, centers: Tensor, values: Tensor, kernel: Kern
     """Coefficients and constant, `(n + 1, C)`: ridge regression on features whose inner products are the kernel's."""
     fixed = points.detach()
     with torch.no_grad():
-        eigenvalues, vectors = torch.linalg.eigh(kernel(fixed, fixed).detach())
-        smallest = eigenvalues[-1] * len(fixed) * torch.finfo(torch.float64).eps
-        basis = vectors * torch.where(eigenvalues > smallest, eigenvalues, torch.inf).rsqrt()  # (n, n)
+        basis = inverse_root(kernel(fixed, fixed).detach())
 
         def features(rows: slice) -> Tensor:
             return kernel(centers[rows].detach().double(), fixed).detach() @ basis

@@ -73,10 +73,19 @@ class HierarchicalKernelRidge(LocalKernelRidge):
         learn_centers: bool = False,
         learn_values: bool = False,
     ) -> None:
-        local: dict[str, Any] = {"kernel": kernel, "ridge": ridge, "trend": trend, "fade": True, "index": index}
-        local |= {"on_singular": on_singular, "backend": backend}
         super().__init__(
-            centers, values, num_neighbors, **local, learn_centers=learn_centers, learn_values=learn_values
+            centers,
+            values,
+            num_neighbors,
+            kernel=kernel,
+            ridge=ridge,
+            trend=trend,
+            fade=True,
+            index=index,
+            on_singular=on_singular,
+            backend=backend,
+            learn_centers=learn_centers,
+            learn_values=learn_values,
         )
         check_integer("num_coarse", num_coarse)
         if num_coarse < 1:
@@ -85,23 +94,17 @@ class HierarchicalKernelRidge(LocalKernelRidge):
         self.num_coarse, self.coarse, self.coarse_ridge = num_coarse, coarse, coarse_ridge
         for name in COARSE:
             self.register_buffer(name, None)
-        self._forget_coarse()
+        self.refit()
         self.register_load_state_dict_post_hook(_loaded)
 
     def forward(self, query: Tensor) -> Tensor:
-        rows = self._flat(query)
-        if self._is_dense:
-            mean = kernel_ridge(rows, self.centers, self.values, **self._solve_arguments(), backend=self.backend)
-        else:
-            mean = self._both_parts(rows, self.centers, self.values)
+        mean = self._predict(self._flat(query), self.centers, self.values, True)
         return mean.reshape(*query.shape[:-1], self.out_features)
 
     def coarse_part(self, query: Tensor) -> Tensor:
         """The prediction of the coarse part alone, `(*, D)` to `(*, C)`."""
-        if self._is_dense:
-            return self(query)
-        rows = self._flat(query)
-        return self._only_coarse(rows, self.centers, self.values).reshape(*query.shape[:-1], self.out_features)
+        mean = self._predict(self._flat(query), self.centers, self.values, False)
+        return mean.reshape(*query.shape[:-1], self.out_features)
 
     def power_function(self, query: Tensor) -> Tensor:
         """The error indicator of the local part, `(*, D)` to `(*,)`: 0 at a center, 1 far from all."""
@@ -122,7 +125,9 @@ class HierarchicalKernelRidge(LocalKernelRidge):
 
     def refit(self) -> None:
         """Choose and fit the coarse part anew, to the rows there are, at the next call."""
-        self._forget_coarse()
+        self.coarse_centers = self.centers.detach().new_empty(0, self.in_features)
+        self.coarse_table = self.coarse_centers.new_empty(0, self.out_features, dtype=torch.float64)
+        self._coarse_fingerprint = None
 
     def refresh(self) -> None:
         super().refresh()
@@ -131,19 +136,18 @@ class HierarchicalKernelRidge(LocalKernelRidge):
         self._value_size: Tensor | None = None  # (C,)
 
     def append(self, centers: Tensor, values: Tensor) -> None:
-        kept = self._keeps_coarse()
+        keep, known = self._keeps_coarse(), self._residuals
         super().append(centers, values)
-        if kept:
-            known, self._residuals = self._residuals, None
+        if keep:
             if known is not None:
                 self._residuals = torch.cat((known, self._residuals_of(centers.detach(), values.detach())))
             self._mark_fitted()
 
     def _keep_rows(self, keep: Tensor) -> None:
-        kept = self._keeps_coarse()
+        keeps_coarse, known = self._keeps_coarse(), self._residuals
         super()._keep_rows(keep)
-        if kept:
-            self._residuals = None if self._residuals is None else self._residuals[keep]
+        if keeps_coarse:
+            self._residuals = None if known is None else known[keep]
             self._mark_fitted()
 
     @property
@@ -152,18 +156,16 @@ class HierarchicalKernelRidge(LocalKernelRidge):
 
     @uncompiled
     @full_precision
-    def _only_coarse(self, query: Tensor, centers: Tensor, values: Tensor) -> Tensor:
-        self._check_query(query, centers, self.num_neighbors, values)
-        return self._current_coarse(centers, values)[0].predict(query, self.kernel).to(query.dtype)
-
-    @uncompiled
-    @full_precision
-    def _both_parts(self, query: Tensor, centers: Tensor, values: Tensor) -> Tensor:
-        """The mean for rows `(Q, D)`."""
+    def _predict(self, query: Tensor, centers: Tensor, values: Tensor, with_local: bool) -> Tensor:
+        """The mean for rows `(Q, D)`, of both parts or of the coarse one."""
+        if self._is_dense:
+            return kernel_ridge(query, centers, values, **self._solve_arguments(), backend=self.backend)
         self._check_query(query, centers, self.num_neighbors, values)
         part, residuals = self._current_coarse(centers, values)
-        local, _, _ = self._solve(query.to(residuals.dtype), centers.to(residuals.dtype), residuals, "mean")
-        return (part.predict(query, self.kernel) + local).to(query.dtype)
+        mean = part.predict(query, self.kernel)
+        if with_local:
+            mean = mean + self._solve(query.to(residuals.dtype), centers.to(residuals.dtype), residuals, "mean")[0]
+        return mean.to(query.dtype)
 
     def _current_coarse(self, centers: Tensor, values: Tensor) -> tuple[CoarsePart, Tensor]:
         """The coarse part and the residuals `(N, C)` that it leaves."""
@@ -178,14 +180,16 @@ class HierarchicalKernelRidge(LocalKernelRidge):
                 self._residuals = None
                 self._mark_fitted()
             if self._residuals is None:
-                self._residuals, self._value_size = self._residuals_of(centers, values), size_of_values(values)
+                self._residuals = self._residuals_of(centers, values)
+            if self._value_size is None:
+                self._value_size = size_of_values(values)
             return CoarsePart(self.coarse_centers, self.coarse_table), self._residuals
 
     def _fit(self, centers: Tensor, values: Tensor) -> CoarsePart:
         with torch.no_grad():
-            embedded = self._embed(centers.detach())
-            rows = farthest_points(embedded, self.num_coarse)
-            rows = rows[: len(torch.unique(embedded[rows], dim=0))]  # copies come last
+            embedded = self._embed(centers.detach()).detach()
+        rows = farthest_points(embedded, self.num_coarse)
+        rows = rows[: len(torch.unique(embedded[rows], dim=0))]  # copies come last
         options = SolveOptions(self.kernel, trend=self.trend, on_singular=self.on_singular)
         return fit_coarse(centers, values, rows, options, self.coarse, self.coarse_ridge)
 
@@ -197,45 +201,40 @@ class HierarchicalKernelRidge(LocalKernelRidge):
     def _options(self, fade: bool) -> SolveOptions:
         return super()._options(fade).but(value_scale=self._value_size)
 
-    def _coarse_state(self) -> tuple[list[Tensor], Kernel, tuple[object, ...]]:
+    def _fitted_to(self) -> tuple[list[Tensor], Kernel, tuple[object, ...]]:
         settings = self.num_coarse, self.coarse, self.coarse_ridge, self.trend, self.on_singular
         return [self.centers, self.values], self.kernel, settings
 
     def _is_fitted(self) -> bool:
         """Whether the coarse part is that of the layer as it is, up to `append` and `remove`."""
-        return self._coarse_fingerprint is not None and self._coarse_fingerprint.matches(*self._coarse_state())
+        return self._coarse_fingerprint is not None and self._coarse_fingerprint.matches(*self._fitted_to())
 
     def _keeps_coarse(self) -> bool:
-        """Whether the coarse part is one to keep when rows come or go; that of a learned kernel is fitted in every call."""
+        """Whether to keep the coarse part when rows come or go; with a learned kernel it is fitted in every call."""
         return self._is_fitted() and not any(tensor.requires_grad for tensor in self.kernel.parameters())
 
     def _mark_fitted(self) -> None:
-        self._coarse_fingerprint = Fingerprint(*self._coarse_state())
-
-    def _forget_coarse(self) -> None:
-        self.coarse_centers = self.centers.detach().new_empty(0, self.in_features)
-        self.coarse_table = self.coarse_centers.new_empty(0, self.out_features, dtype=torch.float64)
-        self._coarse_fingerprint = self._residuals = None
+        self._coarse_fingerprint, self._value_size = Fingerprint(*self._fitted_to()), None
 
     def _own_repr(self) -> list[str]:
         return [f"num_neighbors={self.num_neighbors}", f"num_coarse={self.num_coarse}", f"coarse={self.coarse!r}"]
 
     def _apply(self, fn: Any, recurse: bool = True) -> HierarchicalKernelRidge:
-        kept, exact = self._is_fitted(), self.coarse_table
+        fitted, exact = self._is_fitted(), self.coarse_table
         super()._apply(fn, recurse)
         if not exact.is_meta:
             self.coarse_table = exact.to(self.coarse_table.device)  # rounded, its terms would no longer cancel
-        if kept and not self.centers.is_meta:
+        if fitted and not self.centers.is_meta:
             self._mark_fitted()
         return self
 
     def _save_to_state_dict(self, *args: Any) -> None:
-        if not self._is_fitted():
-            self._forget_coarse()
+        if not self._is_fitted():  # nobody should load it
+            self.refit()
         super()._save_to_state_dict(*args)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        self._forget_coarse()
+        self.refit()
         resize_buffers(self, COARSE, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
         missing = args[2]  # checkpoints of 0.1.0 have no coarse part
