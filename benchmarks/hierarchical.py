@@ -27,8 +27,8 @@ PARTS = ("train_x", "train_y", "test_x", "test_y")
 NUM_NEIGHBORS, NUM_COARSE = 100, 1000
 METHODS: dict[str, dict[str, Any] | None] = {
     "SK": None,
-    "HAN-SK, least squares": {"coarse": "least_squares"},
-    "HAN-SK, interpolate": {"coarse": "interpolate"},
+    "HAN-SK, least squares": {"num_coarse": NUM_COARSE, "coarse": "least_squares"},
+    "HAN-SK, interpolate": {"num_coarse": NUM_COARSE, "coarse": "interpolate"},
 }
 
 
@@ -52,13 +52,8 @@ def measure(name: str, paths: list[str]) -> list[harness.Record]:
     records = []
     for method, choices in METHODS.items():
         start = time.perf_counter()
-        layer: nn.LocalKernelRidge = (
-            nn.LocalKernelRidge(features, one_hot, NUM_NEIGHBORS, kernel=kernel)
-            if choices is None
-            else nn.HierarchicalKernelRidge(
-                features, one_hot, NUM_NEIGHBORS, num_coarse=NUM_COARSE, kernel=kernel, **choices
-            )
-        )
+        layer_type = nn.LocalKernelRidge if choices is None else nn.HierarchicalKernelRidge
+        layer = layer_type(features, one_hot, NUM_NEIGHBORS, kernel=kernel, **(choices or {}))
         layer(query[:1])  # embeds the centers, builds the index, fits the coarse part
         fitted = time.perf_counter()
         scores = layer(query)
@@ -88,18 +83,20 @@ def report(environment: harness.Record, command: str, records: list[harness.Reco
     lines = [
         "# Hierarchical kernel ridge regression on features",
         "",
-        f"`{command}` ({machine}). Test accuracy in percent; M = {NUM_NEIGHBORS}, {NUM_COARSE} coarse points. Fitting is the "
-        "normalizing of the features, the index and the coarse part; the kernel itself is fitted before.",
+        f"`{command}` ({machine}). Test accuracy in percent; M = {NUM_NEIGHBORS}, {NUM_COARSE} coarse points. Fitting is "
+        "the normalizing of the features, the index and the coarse part; the kernel itself is fitted before.",
         "",
         "| data | rows x features | method | accuracy | coarse part alone | fit, seconds | predict, seconds |",
         "|---|---|---|---|---|---|---|",
     ]
     for record in records:
-        alone = f"{record['coarse_accuracy']:.1f}" if "coarse_accuracy" in record else ""
-        lines.append(
-            f"| {record['data']} | {record['rows']} x {record['features']} | {record['method']} | {record['accuracy']:.2f} | "
-            f"{alone} | {record['fit_seconds']:.1f} | {record['predict_seconds']:.1f} for {record['queries']} |"
+        alone = f"{record['coarse_accuracy']:.2f}" if "coarse_accuracy" in record else ""
+        size, seconds = (
+            f"{record['rows']} x {record['features']}",
+            f"{record['predict_seconds']:.1f} for {record['queries']}",
         )
+        cells = record["data"], size, record["method"], f"{record['accuracy']:.2f}", alone
+        lines.append(f"| {' | '.join(cells)} | {record['fit_seconds']:.1f} | {seconds} |")
     return "\n".join(lines) + "\n"
 
 

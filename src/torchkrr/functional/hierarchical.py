@@ -77,8 +77,8 @@ def hierarchical_kernel_ridge(
     $P$ the regressor of `local_kernel_ridge` with `fade=True`, and $y^0$ the function $k(z, x^0)\,\alpha + c$ of the coarse
     points $x^0$ for which $\sum_i |y^0(x_i) - y_i|^2 + \lambda |k(\cdot, x^0)\,\alpha|_k^2$ is least. Continuous everywhere,
     and with a small ridge it interpolates the values. Differentiable, twice, in the first three arguments, in the parameters
-    of `kernel` and in `ridge`; with gradients of centers or values the coarse fit takes memory for N n numbers, else it works
-    in blocks of rows. If every center is a coarse point, it is `kernel_ridge`.
+    of `kernel` and in `ridge`; with gradients of centers or values the coarse fit takes memory for N n numbers, else it
+    works in blocks of rows. If every center is a coarse point, it is `kernel_ridge`.
 
     Equivalent to
 
@@ -184,7 +184,8 @@ def _least_squares(points: Tensor, centers: Tensor, values: Tensor, kernel: Kern
         basis = inverse_root(kernel(fixed, fixed).detach())
 
         def features(rows: slice) -> Tensor:
-            return kernel(centers[rows].detach().double(), fixed).detach() @ basis
+            cross: Tensor = kernel(centers[rows].detach().double(), fixed).detach()
+            return cross @ basis
 
         spectrum = RidgeSpectrum(features, values.detach())
         fit = spectrum.solve(ridge)

@@ -30,8 +30,8 @@ class HierarchicalKernelRidge(LocalKernelRidge):
 
     The paper's multiscale form, see `torchkrr.functional.hierarchical_kernel_ridge`. Continuous in the query, and with a
     small ridge it interpolates. The coarse part is fitted at the first call, to all rows, and again when kernel, centers or
-    values change; while one of those is learned, in every call. `append` and `remove` keep it as it is, with exact residuals
-    of the rows there are: it corrects what came since by the local part alone, until `refit`. It is part of the `state_dict`.
+    values change; while one of those is learned, in every call. `append` and `remove` keep it as it is, and the local
+    part corrects what it leaves of the rows there are, until `refit`. It is part of the `state_dict`.
 
     `power_function` and `explain` speak of the local part: a prediction is
     `coarse_part(query) + (weights[..., None] * (values - coarse_part(centers))[indices]).sum(-2)`. With at most `num_coarse`
@@ -54,6 +54,7 @@ class HierarchicalKernelRidge(LocalKernelRidge):
 
     coarse_centers: Tensor  # (n, D)
     coarse_table: Tensor  # (n + 1, C), float64
+    _coarse_fingerprint: Fingerprint | None
 
     def __init__(
         self,
@@ -127,11 +128,11 @@ class HierarchicalKernelRidge(LocalKernelRidge):
         """Choose and fit the coarse part anew, to the rows there are, at the next call."""
         self.coarse_centers = self.centers.detach().new_empty(0, self.in_features)
         self.coarse_table = self.coarse_centers.new_empty(0, self.out_features, dtype=torch.float64)
-        self._coarse_fingerprint = None
+        self._coarse_fingerprint = self._residuals = None
 
     def refresh(self) -> None:
         super().refresh()
-        self._coarse_fingerprint: Fingerprint | None = None
+        self._coarse_fingerprint = None
         self._residuals: Tensor | None = None  # (N, C), in the working dtype
         self._value_size: Tensor | None = None  # (C,)
 
@@ -176,8 +177,8 @@ class HierarchicalKernelRidge(LocalKernelRidge):
         # Tensors made in inference mode could not take part in a later backward pass.
         with self._lock, torch.inference_mode(False), torch.no_grad():
             if not self._is_fitted():
+                self.refit()
                 self.coarse_centers, self.coarse_table = self._fit(centers, values)
-                self._residuals = None
                 self._mark_fitted()
             if self._residuals is None:
                 self._residuals = self._residuals_of(centers, values)
