@@ -82,6 +82,7 @@ def solve_local(
     dtype = working_dtype(values.dtype) if embedded is None else embedded[0].dtype
     if query.shape[0] == 0:  # nothing to judge, and no row to gain by being clever
         return plain_solve(embed(problem, options, dtype), replace(options, kind=kind))
+    value_scale = options.value_scale if value_scale is None else value_scale
     log_scale = None
     used = problem
     if embedded is None:

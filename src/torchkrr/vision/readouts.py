@@ -126,7 +126,7 @@ class LocalReadout(NeighborReadout, LayerReadout):
 
 @dataclass(frozen=True)
 class HierarchicalReadout(NeighborReadout):
-    """The paper's HAN-SK: a dense part on coarse points, and local parts that vanish at the borders of cells."""
+    """The paper's HAN-SK: a coarse part fitted to all training rows, and faded local corrections."""
 
     num_coarse: int = 1000
 
@@ -279,7 +279,7 @@ READOUTS: dict[str, Entry] = {
         "SK", LocalReadout(), "local kernel ridge regression of the labels on the 100 nearest training examples, not trained"
     ),
     "han-sk": Entry(
-        "HAN-SK", HierarchicalReadout(), "kernel ridge regression on up to 1,000 coarse examples with local corrections"
+        "HAN-SK", HierarchicalReadout(), "kernel ridge regression on up to 1,000 coarse examples with faded local corrections"
     ),
     SELECTED: Entry(
         "SK, selected", SelectedReadout(), "SK with its settings chosen by leave-one-out, a search that is most of its time"
