@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchkrr import functional, losses, nn, tuning
-from torchkrr.core.options import DenseOptions, LayerOptions, LocalOptions
+from torchkrr.core.options import BackendOptions, DenseOptions, LayerOptions, LocalOptions
 from torchkrr.kernels import Exponential
 
 LOCAL = [
@@ -29,8 +29,10 @@ DENSE = [
 SHARING = [
     *((function, LocalOptions, functional.local_kernel_ridge) for function in LOCAL),
     *((function, DenseOptions, functional.kernel_ridge) for function in DENSE),
+    (functional.hierarchical_kernel_ridge, BackendOptions, functional.kernel_ridge),
     (nn.KernelRidge, LayerOptions, nn.LocalKernelRidge),
     (nn.BlendedKernelRidge, LayerOptions, nn.LocalKernelRidge),
+    (nn.HierarchicalKernelRidge, LayerOptions, nn.LocalKernelRidge),
     (losses.episodic_cross_entropy, losses.LossOptions, losses.leave_one_out_cross_entropy),
 ]
 

@@ -40,12 +40,17 @@ class DenseOptions(TypedDict, total=False):
     on_singular: OnSingular
 
 
-class LocalOptions(DenseOptions, total=False):
+class BackendOptions(DenseOptions, total=False):
+    """What those with a compiled solver take as well."""
+
+    backend: Backend
+
+
+class LocalOptions(BackendOptions, total=False):
     """What the local ones take as well."""
 
     fade: bool
     normalize: Normalize
-    backend: Backend
 
 
 class LayerOptions(DenseOptions, total=False):

@@ -7,7 +7,7 @@ are piecewise constant, so they carry no gradient.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -16,12 +16,11 @@ from .._checks import check_choice, check_finite, check_index_list, check_ridge,
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
 from .._tensors import any_requires_grad, full_precision, is_plain
 from ..core.least_squares import RidgeSpectrum, inverse_root
-from ..core.options import OnSingular, SolveOptions, Trend
+from ..core.options import BackendOptions, SolveOptions, with_options_of
 from ..core.trust import value_sizes
 from ..distances import squared_distances
 from ..errors import InputError
 from ..kernels import Kernel
-from ..native import Backend
 from .local import dispatch_local, solve_local
 from .ridge import kernel_ridge
 
@@ -53,6 +52,7 @@ class CoarsePart(NamedTuple):
         return collect(without_gradients, chunks, query.device)[0]
 
 
+@with_options_of(kernel_ridge)
 @full_precision
 def hierarchical_kernel_ridge(
     query: Tensor,
@@ -62,13 +62,10 @@ def hierarchical_kernel_ridge(
     neighbor_indices: Tensor,
     *,
     kernel: Kernel,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
-    fade: bool = True,
     coarse: Coarse = "least_squares",
     coarse_ridge: float | None = None,
-    on_singular: OnSingular = "warn",
-    backend: Backend = "auto",
+    fade: bool = True,
+    **options: Unpack[BackendOptions],
 ) -> Tensor:
     r"""Coarse kernel ridge regression, plus the faded local one of what it leaves over.
 
@@ -101,13 +98,13 @@ def hierarchical_kernel_ridge(
         neighbor_indices: for each query its nearest rows of `centers`, nearest first; the last column only sets the radius
             of the fading.
         kernel: positive definite kernel, of both parts.
-        ridge, trend, on_singular, backend: as in `local_kernel_ridge`. The trend is one of both parts.
-        fade: `False` where `neighbor_indices` names every center, so that none can leave.
         coarse: `"least_squares"` fits $y^0$ to all values (subset of regressors). `"interpolate"` is `kernel_ridge` on the
             coarse points alone.
         coarse_ridge: $\lambda$, the variance of the noise over that of the function; scale and number of the values do not
             matter. `None` is 1e-9 for `"interpolate"` and 0.1 for least squares: on features of pictures and sentences the
             coarse part alone is best between 0.3 and 1, but the sum is as good from 0.1 to 3, and 0.1 smooths least.
+        fade: `False` where `neighbor_indices` names every center, so that none can leave.
+        ridge, trend, on_singular, backend: as in `local_kernel_ridge`. The trend is one of both parts.
 
     Shape:
         - query: `(Q, D)`; centers: `(N, D)`; values: `(N, C)`
@@ -121,18 +118,16 @@ def hierarchical_kernel_ridge(
         torch.Size([3, 1])
     """
     check_values(values)
-    options = SolveOptions(kernel, ridge, trend, fade, on_singular=on_singular, backend=backend)
-    options.check_problem(query, centers, values)
+    solve_options = SolveOptions(kernel, fade=fade, **options)
+    solve_options.check_problem(query, centers, values)
     check_index_list("coarse_indices", coarse_indices, centers)
     check_coarse(coarse, coarse_ridge)
     if len(coarse_indices) == len(centers):
-        return kernel_ridge(
-            query, centers, values, kernel=kernel, ridge=ridge, trend=trend, on_singular=on_singular, backend=backend
-        )
-    part = fit_coarse(centers, values, coarse_indices, options, coarse, coarse_ridge)
+        return kernel_ridge(query, centers, values, kernel=kernel, **options)
+    part = fit_coarse(centers, values, coarse_indices, solve_options, coarse, coarse_ridge)
     rest = (values.double() - part.predict(centers, kernel)).to(values.dtype)
-    options = options.but(value_scale=size_of_values(values))
-    correction, _ = solve_local(query, centers, rest, neighbor_indices, options)
+    solve_options = solve_options.but(value_scale=size_of_values(values))
+    correction, _ = solve_local(query, centers, rest, neighbor_indices, solve_options)
     return (part.predict(query, kernel) + correction).to(query.dtype)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from .._checks import check_integer
 from .._state import resize_buffers
 from .._tensors import full_precision, uncompiled, working_dtype
-from ..core.options import OnSingular, SolveOptions, Trend
+from ..core.options import LayerOptions, SolveOptions, with_options_of
 from ..errors import InputError
 from ..functional.greedy import farthest_points
 from ..functional.hierarchical import Coarse, CoarsePart, check_coarse, fit_coarse, has_derivatives, size_of_values
@@ -19,7 +19,7 @@ from ..functional.ridge import cardinal_weights, kernel_ridge, power_function
 from ..kernels import Kernel
 from ..native import Backend
 from ..neighbors import NeighborIndex
-from .base import Fingerprint
+from .base import Fingerprint, SupportLayer
 from .local import Explanation, LocalKernelRidge
 
 COARSE = ("coarse_centers", "coarse_table")  # the buffers of the coarse part; empty while it is not fitted
@@ -56,38 +56,21 @@ class HierarchicalKernelRidge(LocalKernelRidge):
     coarse_table: Tensor  # (n + 1, C), float64
     _coarse_fingerprint: Fingerprint | None
 
+    @with_options_of(SupportLayer.__init__)
     def __init__(
         self,
         centers: Tensor,
         values: Tensor,
         num_neighbors: int = 100,
         *,
+        index: NeighborIndex | Literal["auto"] | None = None,
         num_coarse: int = 1000,
         coarse: Coarse = "least_squares",
         coarse_ridge: float | None = None,
-        kernel: Kernel | None = None,
-        ridge: float | Tensor = 1e-9,
-        trend: Trend = None,
-        index: NeighborIndex | Literal["auto"] | None = None,
-        on_singular: OnSingular = "warn",
         backend: Backend = "auto",
-        learn_centers: bool = False,
-        learn_values: bool = False,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(
-            centers,
-            values,
-            num_neighbors,
-            kernel=kernel,
-            ridge=ridge,
-            trend=trend,
-            fade=True,
-            index=index,
-            on_singular=on_singular,
-            backend=backend,
-            learn_centers=learn_centers,
-            learn_values=learn_values,
-        )
+        super().__init__(centers, values, num_neighbors, fade=True, index=index, backend=backend, **options)
         check_integer("num_coarse", num_coarse)
         if num_coarse < 1:
             raise InputError(f"num_coarse must be at least 1, got {num_coarse}. A typical value is 1000.")
