@@ -12,9 +12,9 @@ demo: $(INSTALLED)
 
 test: lint types unit docs without-compiler package
 
-# One intra-op thread per test process: the processes share the cores.
+# One intra-op thread per test process: the processes share the cores. A process takes neighboring tests, which share fixtures.
 unit: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # The package as it is where there is no compiler: installed with none on the PATH, and its tests on the torch path.
 BARE := build/without-compiler
@@ -25,7 +25,7 @@ without-compiler: $(INSTALLED)
 		--no-build-isolation --target package ./source
 	cd $(BARE) && PYTHONPATH=package $(abspath $(BIN))/python -c "import torchkrr; report = torchkrr.backend_report(); \
 		print(report); assert 'without-compiler' in torchkrr.__file__ and report.library is None"
-	OMP_NUM_THREADS=1 WITHOUT_COMPILER=1 PYTHONPATH=$(BARE)/package $(BIN)/python -m pytest -n auto -q \
+	OMP_NUM_THREADS=1 WITHOUT_COMPILER=1 PYTHONPATH=$(BARE)/package $(BIN)/python -m pytest -n auto --dist worksteal -q \
 		tests/functional tests/test_identities.py tests/test_oracles.py
 
 # Sdist and wheel, in an empty environment with torch and numpy alone, compiled and not. `wheels` tries every extra too,

@@ -344,48 +344,47 @@ def blended_kernel_ridge(
     return means, bounds
 
 
-def border_ratio(point: np.ndarray, coarse: np.ndarray) -> float:
-    first, second = np.sort(np.sqrt(((coarse - point) ** 2).sum(-1)))[:2]
-    return (second - first) / (first + second) if first + second > 0 else 0.0
-
-
-def hierarchical_weights(
+def coarse_kernel_ridge(
     query: np.ndarray,
     centers: np.ndarray,
+    values: np.ndarray,
+    coarse: np.ndarray,
+    *,
+    profile: Profile,
+    fit: str = "least_squares",
+    ridge: float,
+    trend: str | None = None,
+) -> np.ndarray:
+    """Means `(Q, C)` of the coarse part, from its normal equations; `coarse` are rows of the centers."""
+    points = centers[coarse]
+    if fit == "interpolate":
+        return cardinal_weights(query, points, profile=profile, ridge=ridge, trend=trend) @ values[coarse]
+    cross, gram = profile(distances(centers, points)), profile(distances(points, points))
+    free = cross - cross.mean(0)
+    alpha = np.linalg.solve(free.T @ free + ridge * gram, free.T @ values)
+    return profile(distances(query, points)) @ alpha + (values - cross @ alpha).mean(0)
+
+
+def hierarchical_kernel_ridge(
+    query: np.ndarray,
+    centers: np.ndarray,
+    values: np.ndarray,
     coarse: np.ndarray,
     num_neighbors: int,
     *,
     profile: Profile,
     ridge: float = 1e-9,
     trend: str | None = None,
+    fit: str = "least_squares",
+    coarse_ridge: float,
 ) -> np.ndarray:
-    """Weights `(Q, N)` of all values, from the formula with the bumped kernel; `coarse` are rows of the centers."""
-    bumps, at_query = np.ones(len(centers)), np.ones(len(query))
-    if len(coarse) > 1:
-        ratios = np.array([border_ratio(x, centers[coarse]) for x in centers])
-        width = np.quantile(ratios, 0.1)
-        if width <= 1e-6:
-            apart = ratios[ratios > 1e-6]
-            width = np.quantile(apart, 0.1) if len(apart) else 1.0
-        bumps = np.minimum(1, ratios / width)
-        at_query = np.minimum(1, np.array([border_ratio(z, centers[coarse]) for z in query]) / width)
-    lift = np.zeros((len(centers), len(centers)))
-    lift[:, coarse] = cardinal_weights(centers, centers[coarse], profile=profile, ridge=ridge, trend=trend)
-    cells = nearest(centers, centers[coarse], 1)[:, 0]
-    weights = np.zeros((len(query), len(centers)))
-    weights[:, coarse] = cardinal_weights(query, centers[coarse], profile=profile, ridge=ridge, trend=trend)
-    for q, cell in enumerate(nearest(query, centers[coarse], 1)[:, 0]):
-        to_coarse = np.sqrt(((centers - centers[coarse[cell]]) ** 2).sum(-1))
-        order = np.lexsort((np.arange(len(centers)), to_coarse))
-        own = order[cells[order] == cell][:num_neighbors]
-        bump = np.diag(bumps[own])
-        gram = profile(distances(centers[own], centers[own]))
-        matrix = bump @ gram @ bump + (1 + ridge) * np.eye(len(own)) - bump @ bump
-        cross = profile(distances(query[q : q + 1], centers[own]))[0]
-        inner = at_query[q] * np.linalg.solve(matrix, bump @ cross)
-        weights[q, own] += inner
-        weights[q] -= inner @ lift[own]
-    return weights
+    """Means `(Q, C)`: the coarse part, and the faded local regressors of what it leaves."""
+    choices = {"profile": profile, "fit": fit, "ridge": coarse_ridge, "trend": trend}
+    coarse_part = functools.partial(coarse_kernel_ridge, centers=centers, values=values, coarse=coarse, **choices)
+    rows = nearest(query, centers, num_neighbors + 1)
+    rest = values - coarse_part(centers)
+    local = local_kernel_ridge(query, centers, rest, rows, profile=profile, ridge=ridge, trend=trend, fade=True)
+    return coarse_part(query) + local
 
 
 def _rows(ridge: float | np.ndarray, rows: np.ndarray) -> float | np.ndarray:

@@ -52,6 +52,18 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
             os.close(handle)
 
 
+def first_bytes(path: str | os.PathLike[str], count: int, *, kind: str, remedy: str = "") -> bytes:
+    """The start of a file, which is not empty; `kind` and `remedy` begin and end the errors."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(count)
+    except OSError as error:
+        raise FileError(f"The {kind} {path} cannot be read: {error.strerror or error}.{remedy}") from error
+    if not start:
+        raise FileError(f"{path} is empty.{remedy}")
+    return start
+
+
 def writable(path: str | os.PathLike[str], *, reads: Iterable[str | os.PathLike[str] | None] = ()) -> pathlib.Path:
     """The file that `path` stands for, links followed, if one can be there; else an error, before any work is done.
 

@@ -12,14 +12,14 @@ one: the loss then depends on the arrangement of the features, not on their size
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from ._checks import check_choice, check_points, check_positive, check_tensor
-from .core.options import Trend
+from .core.options import Trend, with_options_of
 from .errors import InputError, InputTypeError, ShapeError
 from .functional import kernel_ridge, leave_one_out, local_kernel_ridge
 from .kernels import Exponential, Kernel
@@ -29,10 +29,23 @@ from .tuning.scores import best_temperature
 Reduction = Literal["mean", "sum", "none"]
 
 
-def leave_one_out_cross_entropy(
-    features: Tensor,
+class LossOptions(TypedDict, total=False):
+    """What both losses take."""
+
+    num_classes: int | None
+    kernel: Kernel | None
+    ridge: float | Tensor
+    trend: Trend
+    temperature: float | Tensor | None
+    num_neighbors: int | None
+    reduction: Reduction
+
+
+def _cross_entropy(
+    support: Tensor,
+    support_labels: Tensor,
+    query: Tensor | None,
     labels: Tensor,
-    *,
     num_classes: int | None = None,
     kernel: Kernel | None = None,
     ridge: float | Tensor = 1e-3,
@@ -41,6 +54,35 @@ def leave_one_out_cross_entropy(
     num_neighbors: int | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
+    """The loss of queries with these labels; without queries each row of the support is left out in turn."""
+    left_out = query is None
+    if num_classes is None:
+        num_classes = 1 + int(torch.maximum(support_labels.max(), labels.max()))
+    if kernel is None:
+        if len(support) < 2:
+            raise ShapeError(f"support must have 2 rows to have a mean distance, got {len(support)}. Give a kernel.")
+        unit = _mean_distance(support)
+        support, query, kernel = support / unit, None if query is None else query / unit, Exponential()
+    targets = _targets(support_labels, num_classes, support.dtype)
+    if num_neighbors is not None:
+        points, count = support if query is None else query, min(num_neighbors, len(support) - left_out)
+        indices = nearest(points, support, count, kernel=kernel, exclude_self=left_out)
+        means = local_kernel_ridge(points, support, targets, indices, kernel=kernel, ridge=ridge, trend=trend)
+    elif query is None:
+        means = leave_one_out(support, targets, kernel=kernel, ridge=ridge, trend=trend)
+    else:
+        means = kernel_ridge(query, support, targets, kernel=kernel, ridge=ridge, trend=trend)
+    targets = _targets(labels, num_classes, means.dtype)
+    check_choice("reduction", reduction, ("mean", "sum", "none"))
+    if temperature is None:
+        temperature = best_temperature(means, targets)
+    elif not isinstance(temperature, Tensor):
+        check_positive("temperature", temperature)
+    return cross_entropy(means / temperature, labels, reduction=reduction)
+
+
+@with_options_of(_cross_entropy)
+def leave_one_out_cross_entropy(features: Tensor, labels: Tensor, **options: Unpack[LossOptions]) -> Tensor:
     r"""Cross-entropy of each row of a batch predicted from the others.
 
     Args:
@@ -77,30 +119,12 @@ def leave_one_out_cross_entropy(
     _check_batch("features", features, "labels", labels)
     if len(features) < 2:
         raise ShapeError(f"features must have at least 2 rows, or nothing is left to predict from, got {len(features)}.")
-    if kernel is None:
-        features, kernel = features / _mean_distance(features), Exponential()
-    targets = _targets(labels, num_classes, features.dtype)
-    if num_neighbors is None:
-        means = leave_one_out(features, targets, kernel=kernel, ridge=ridge, trend=trend)
-    else:
-        indices = nearest(features, features, min(num_neighbors, len(features) - 1), kernel=kernel, exclude_self=True)
-        means = local_kernel_ridge(features, features, targets, indices, kernel=kernel, ridge=ridge, trend=trend)
-    return _loss(means, labels, targets, temperature, reduction)
+    return _cross_entropy(features, labels, None, labels, **options)
 
 
+@with_options_of(_cross_entropy)
 def episodic_cross_entropy(
-    support: Tensor,
-    support_labels: Tensor,
-    query: Tensor,
-    query_labels: Tensor,
-    *,
-    num_classes: int | None = None,
-    kernel: Kernel | None = None,
-    ridge: float | Tensor = 1e-3,
-    trend: Trend = "constant",
-    temperature: float | Tensor | None = 0.1,
-    num_neighbors: int | None = None,
-    reduction: Reduction = "mean",
+    support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor, **options: Unpack[LossOptions]
 ) -> Tensor:
     r"""Cross-entropy of one part of a batch predicted from another.
 
@@ -126,31 +150,7 @@ def episodic_cross_entropy(
     """
     _check_batch("support", support, "support_labels", support_labels)
     _check_batch("query", query, "query_labels", query_labels)
-    if num_classes is None:
-        num_classes = 1 + int(torch.maximum(support_labels.max(), query_labels.max()))
-    if kernel is None:
-        if len(support) < 2:
-            raise ShapeError(f"support must have 2 rows to have a mean distance, got {len(support)}. Give a kernel.")
-        unit = _mean_distance(support)
-        support, query, kernel = support / unit, query / unit, Exponential()
-    targets = _targets(support_labels, num_classes, support.dtype)
-    if num_neighbors is None:
-        means = kernel_ridge(query, support, targets, kernel=kernel, ridge=ridge, trend=trend)
-    else:
-        indices = nearest(query, support, min(num_neighbors, len(support)), kernel=kernel)
-        means = local_kernel_ridge(query, support, targets, indices, kernel=kernel, ridge=ridge, trend=trend)
-    return _loss(means, query_labels, _targets(query_labels, num_classes, means.dtype), temperature, reduction)
-
-
-def _loss(
-    means: Tensor, labels: Tensor, targets: Tensor, temperature: float | Tensor | None, reduction: Reduction
-) -> Tensor:
-    check_choice("reduction", reduction, ("mean", "sum", "none"))
-    if temperature is None:
-        temperature = best_temperature(means, targets)
-    elif not isinstance(temperature, Tensor):
-        check_positive("temperature", temperature)
-    return cross_entropy(means / temperature, labels, reduction=reduction)
+    return _cross_entropy(support, support_labels, query, query_labels, **options)
 
 
 def _mean_distance(points: Tensor) -> Tensor:
@@ -159,12 +159,11 @@ def _mean_distance(points: Tensor) -> Tensor:
     return torch.where(squared > 0, squared, 1.0).sqrt()
 
 
-def _targets(labels: Tensor, num_classes: int | None, dtype: torch.dtype) -> Tensor:
-    largest = int(labels.max())
-    count = largest + 1 if num_classes is None else num_classes
-    if int(labels.min()) < 0 or largest >= count:
-        raise InputError(f"labels must lie between 0 and {count - 1}, got {int(labels.min())} to {largest}.")
-    return one_hot(labels, max(2, count)).to(dtype)
+def _targets(labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
+    smallest, largest = int(labels.min()), int(labels.max())
+    if smallest < 0 or largest >= num_classes:
+        raise InputError(f"labels must lie between 0 and {num_classes - 1}, got {smallest} to {largest}.")
+    return one_hot(labels, max(2, num_classes)).to(dtype)
 
 
 def _check_batch(name: str, points: Tensor, labels_name: str, labels: Tensor) -> None:

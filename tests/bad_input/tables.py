@@ -46,9 +46,6 @@ def good(**changes: Any) -> dict[str, Any]:
         "anchor_neighbors": torch.arange(NUM_CENTERS).repeat(3, 1),
         "nearest_anchors": torch.tensor([[0, 1, 2], [1, 2, 0], [2, 1, 0]]),
         "coarse_indices": torch.tensor([0, 3]),
-        "cell_members": torch.tensor([[0, 1, 2], [3, 4, 5]]),
-        "query_cells": torch.tensor([[0, 1], [1, 0], [1, 0]]),
-        "center_cells": torch.tensor([[0, 1], [0, 1], [0, 1], [1, 0], [1, 0], [1, 0]]),
     }
     return {**arguments, **changes}
 
@@ -122,16 +119,14 @@ LOCAL = {
 
 
 BLEND = ("anchor_indices", "anchor_neighbors", "nearest_anchors")
-CELLS = ("coarse_indices", "cell_members", "query_cells", "center_cells")
 
 
 CONTINUOUS = {
     "blended_kernel_ridge": functional(F.blended_kernel_ridge, "query", "centers", "values", *BLEND, batched=False),
     "blended_power_function": functional(F.blended_power_function, "query", "centers", *BLEND, batched=False),
     "hierarchical_kernel_ridge": functional(
-        F.hierarchical_kernel_ridge, "query", "centers", "values", *CELLS, batched=False
+        F.hierarchical_kernel_ridge, "query", "centers", "values", "coarse_indices", "neighbor_indices", batched=False
     ),
-    "hierarchical_power_function": functional(F.hierarchical_power_function, "query", "centers", *CELLS, batched=False),
 }
 
 
@@ -149,6 +144,7 @@ LAYERS = {
     "HierarchicalKernelRidge.forward": method(hierarchical_layer, "forward"),
     "HierarchicalKernelRidge.power_function": method(hierarchical_layer, "power_function"),
     "HierarchicalKernelRidge.explain": method(hierarchical_layer, "explain"),
+    "HierarchicalKernelRidge.coarse_part": method(hierarchical_layer, "coarse_part"),
 }
 
 

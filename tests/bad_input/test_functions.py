@@ -148,7 +148,7 @@ def test_neighbor_indices_of_a_norm_are_refused(defect):
     check_refused(lambda: BOUNDS["local_rkhs_norm"].run(arguments), error, "neighbor_indices")
 
 
-@pytest.mark.parametrize("name", [*LOCAL, "local_error_bound"])
+@pytest.mark.parametrize("name", [*LOCAL, "local_error_bound", "hierarchical_kernel_ridge"])
 @pytest.mark.parametrize("defect", INDICES)
 def test_neighbor_indices_are_refused(name, defect):
     spoil, error, pattern = INDICES[defect]
@@ -170,9 +170,6 @@ CONTINUOUS_INDICES = {
     "anchor_neighbors": (expected_shape(r"\(3, M\), one row for each anchor"), outside(5, "centers")),
     "nearest_anchors": (expected_shape(r"\(Q, M\) with one row for each of the 3 queries"), outside(2, "anchors")),
     "coarse_indices": (expected_shape(r"\(n,\) with at least one row of the centers"), outside(5, "centers")),
-    "cell_members": (expected_shape(r"\(2, M\), one row for each coarse point"), outside(5, "centers")),
-    "query_cells": (expected_shape(r"\(Q, M\) with one row for each of the 3 queries"), outside(1, "coarse points")),
-    "center_cells": (expected_shape(r"\(6, 2\), the two nearest of 2 coarse points"), outside(1, "coarse points")),
 }
 
 
@@ -207,14 +204,6 @@ def test_a_blend_with_one_column(name):
     arguments = good(nearest_anchors=good()["nearest_anchors"][:, :1])
     check_refused(lambda: CONTINUOUS[name].run(arguments), ShapeError, pattern)
     CONTINUOUS[name].run(arguments, last_sets_radius=False)
-
-
-@pytest.mark.parametrize("name", ["hierarchical_kernel_ridge", "hierarchical_power_function"])
-@pytest.mark.parametrize("argument", ["query_cells", "center_cells"])
-def test_cells_with_one_column(name, argument):
-    pattern = rf"{argument} must have shape \(\d, 2\), the two nearest of 2 coarse points.*Search them with"
-    arguments = good(**{argument: good()[argument][:, :1]})
-    check_refused(lambda: CONTINUOUS[name].run(arguments), ShapeError, pattern)
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1), (1, 3, 2)], ids=str)

@@ -61,9 +61,9 @@ def run_all(folder):
     prepare(folder)
     wanted = {name: [str(word) for word in words] for name, words in commands(folder, "-two").items()}
     found = {"first": torchrun("-m", "torchkrr", *wanted.pop("predict"))}
-    for name, words in wanted.items():
-        (folder / "launches.json").write_text(json.dumps({name: words}))
-        found[name] = torchrun("-m", "tests.distributed.commands", folder)
+    (folder / "launches.json").write_text(json.dumps(wanted))
+    torchrun("-m", "tests.distributed.commands", folder)
+    for name in wanted:
         for rank in range(2):
             found[f"{name} {rank}"] = json.loads((folder / f"{name}-{rank}.json").read_text())
     predict = commands(folder, "-died")["predict"]

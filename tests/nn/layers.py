@@ -78,8 +78,16 @@ def rebuilt(layer: Layer) -> Layer:
     choices = {name: getattr(layer, name) for name in ("ridge", "trend", "on_singular")}
     if kind_of(layer) == "local":
         choices["fade"] = layer.fade
-    choices |= {name: getattr(layer, name) for name in ("num_blended", "num_anchors", "num_coarse") if hasattr(layer, name)}
+    own = ("num_blended", "num_anchors", "num_coarse", "coarse", "coarse_ridge")
+    choices |= {name: getattr(layer, name) for name in own if hasattr(layer, name)}
     return make(kind_of(layer), centers, values, kernel=copy.deepcopy(layer.kernel), **choices)
+
+
+def refitted(layer: Layer) -> Layer:
+    """The layer; a hierarchical one, which keeps its coarse part when rows come or go, forgets it."""
+    if isinstance(layer, nn.HierarchicalKernelRidge):
+        layer.refit()
+    return layer
 
 
 def predicts_as_rebuilt(layer: Layer, query: Tensor | None = None) -> bool:

@@ -23,6 +23,7 @@ from tests.nn.layers import (
     predicts_as_rebuilt,
     queries,
     rebuilt,
+    refitted,
     run_python,
     shrunk,
     tolerance,
@@ -98,6 +99,7 @@ def test_a_compiled_layer_follows_changes(kind):
     compiled = torch.compile(layer, backend="eager")
     for edit in (lambda layer: None, moved, grown, shrunk):
         edit(layer)
+        refitted(layer)
         torch.testing.assert_close(compiled(queries()), rebuilt(layer)(queries()))
 
 

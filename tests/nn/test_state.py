@@ -28,7 +28,7 @@ from tests.nn.layers import (
 )
 
 from torchkrr import functional as F
-from torchkrr import kernels, neighbors, transforms
+from torchkrr import kernels, neighbors, nn, transforms
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -38,8 +38,10 @@ def test_learned_tensors_are_parameters_and_fixed_ones_buffers_under_the_same_na
     expected = {name for name in ("centers", "values") if learned[f"learn_{name}"]}
     assert {name for name, _ in layer.named_parameters()} == expected
     buffers = {name for name, _ in layer.named_buffers()}
-    assert buffers == {"centers", "values", "kernel.log_lengthscale"} - expected
-    assert set(layer.state_dict()) == {"centers", "values", "kernel.log_lengthscale"}
+    names = {"centers", "values", "kernel.log_lengthscale"}
+    names |= {"coarse_centers", "coarse_table"} if kind == "hierarchical" else set()
+    assert buffers == names - expected
+    assert set(layer.state_dict()) == names
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -145,7 +147,7 @@ def test_the_layers_show_themselves():
     shown = "in_features=3, out_features=2, num_centers=60, num_neighbors=8, "
     assert make("blended").extra_repr() == shown + "num_blended=3, ridge=0.0001"
     assert make("blended", num_anchors=9).extra_repr() == shown + "num_blended=3, num_anchors=9, ridge=0.0001"
-    assert make("hierarchical").extra_repr() == shown + "num_coarse=10, ridge=0.0001"
+    assert make("hierarchical").extra_repr() == shown + "num_coarse=10, coarse='least_squares', ridge=0.0001"
     layer = make("dense", ridge=torch.tensor(0.25))
     layer.append(*data(1, 5))
     assert layer.extra_repr() == "in_features=3, out_features=2, num_centers=65, ridge=0.25"
@@ -200,12 +202,9 @@ def test_a_layer_is_its_function(kind):
         power = F.blended_power_function(queries(), centers, *indices, **choices)
     elif kind == "hierarchical":
         coarse = F.farthest_points(centers, 10, distance=layer.kernel)
-        in_cells, of_queries = (neighbors.nearest(x, centers[coarse], 2, kernel=layer.kernel) for x in (centers, queries()))
-        rows = neighbors.nearest(centers[coarse], centers, NUM_CENTERS, kernel=layer.kernel)
-        own = [torch.cat((row[in_cells[row, 0] == i], row[in_cells[row, 0] != i])) for i, row in enumerate(rows)]
-        indices = coarse, torch.stack(own)[:, :NUM_NEIGHBORS], of_queries, in_cells
-        expected = F.hierarchical_kernel_ridge(queries(), centers, values, *indices, **choices)
-        power = F.hierarchical_power_function(queries(), centers, *indices, **choices)
+        near = neighbors.nearest(queries(), centers, NUM_NEIGHBORS + 1, kernel=layer.kernel)
+        expected = F.hierarchical_kernel_ridge(queries(), centers, values, coarse, near, **choices)
+        power = F.local_power_function(queries(), centers, near, **choices, fade=True)
     else:
         indices = neighbors.nearest(queries(), centers, NUM_NEIGHBORS, kernel=layer.kernel)
         expected = F.local_kernel_ridge(queries(), centers, values, indices, **choices)
@@ -224,7 +223,9 @@ def test_explanation_adds_up_to_the_prediction(kind, choices, trend, shape):
     layer = make(kind, trend=trend, **choices)
     query = queries(*shape)
     indices, weights = layer.explain(query)
-    total = (weights.unsqueeze(-1) * layer.values[indices]).sum(-2)
+    is_hierarchical = isinstance(layer, nn.HierarchicalKernelRidge)
+    values = layer.values - layer.coarse_part(layer.centers) if is_hierarchical else layer.values
+    total = (weights.unsqueeze(-1) * values[indices]).sum(-2) + (layer.coarse_part(query) if is_hierarchical else 0)
     torch.testing.assert_close(total, layer(query), **(tolerance(kind) or {"rtol": 1e-4, "atol": 1e-5}))
     if trend:
         torch.testing.assert_close(weights.sum(-1), torch.ones(shape))

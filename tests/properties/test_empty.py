@@ -82,12 +82,10 @@ def blended(function: Callable[..., Any], *, with_values: bool, **choices: Any) 
     return call
 
 
-def hierarchical(function: Callable[..., Any], *, with_values: bool, **choices: Any) -> Call:
+def hierarchical(**choices: Any) -> Call:
     def call(query: Tensor, centers: Tensor, values: Tensor) -> Any:
-        coarse = torch.arange(NUM_ANCHORS)
-        members = near(centers[coarse], centers, NUM_NEIGHBORS)
-        cells = (near(rows, centers[coarse], 2) for rows in (query, centers))
-        return function(query, centers, *((values,) if with_values else ()), coarse, members, *cells, **COMMON, **choices)
+        indices = torch.arange(NUM_ANCHORS), near(query, centers, NUM_NEIGHBORS)
+        return F.hierarchical_kernel_ridge(query, centers, values, *indices, **COMMON, **choices)
 
     return call
 
@@ -122,9 +120,9 @@ FUNCTIONS: dict[str, Call] = {
     "blended_kernel_ridge, trend": blended(F.blended_kernel_ridge, with_values=True, **TREND),
     "blended_kernel_ridge, all anchors": blended(F.blended_kernel_ridge, with_values=True, last_sets_radius=False),
     "blended_power_function": blended(F.blended_power_function, with_values=False),
-    "hierarchical_kernel_ridge": hierarchical(F.hierarchical_kernel_ridge, with_values=True),
-    "hierarchical_kernel_ridge, trend": hierarchical(F.hierarchical_kernel_ridge, with_values=True, **TREND),
-    "hierarchical_power_function": hierarchical(F.hierarchical_power_function, with_values=False),
+    "hierarchical_kernel_ridge": hierarchical(),
+    "hierarchical_kernel_ridge, trend": hierarchical(**TREND),
+    "hierarchical_kernel_ridge, interpolate": hierarchical(coarse="interpolate"),
     "blending_weights": lambda query, centers, values: F.blending_weights(torch.cdist(query, centers)[:, :4].sort(1)[0]),
     "kernel": lambda query, centers, values: KERNEL(query, centers),
     "embed": lambda query, centers, values: KERNEL.embed(query),

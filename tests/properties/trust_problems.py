@@ -157,7 +157,7 @@ class Problem:
         )
         indices = self.indices.numpy()
         chosen = (query, centers[indices], values[indices], self.ridge, self.trend is not None, directions)
-        return Cells(self.radial, *chosen)
+        return Cells(self.radial, *chosen, centers, indices)
 
     @functools.cached_property
     def truth(self) -> Answer:

@@ -167,6 +167,8 @@ class Cells(NamedTuple):
     ridge: float
     trend: bool
     directions: np.ndarray  # (Q, C): what the gradient is the gradient of
+    points: np.ndarray | None = None  # (N, D), where the members are some of these
+    rows: np.ndarray | None = None  # (Q, M): which
 
 
 class Part(NamedTuple):
@@ -193,9 +195,15 @@ class Answer(NamedTuple):
 def answer(cells: Cells, kind: str, rng: np.random.Generator) -> Answer:
     """`kind`: mean, weights, power, path or gradient."""
     kernel, count, members = cells.kernel, *cells.members.shape[:2]
-    between = embedded_distances(kernel, cells.members, cells.members)
+    # Cells that share points share their distances and kernel values, which are slow in 80 bits.
+    points = cells.members if cells.points is None else cells.points
+    between = embedded_distances(kernel, points, points)
+    gram = profile(kernel, between)
+    if cells.rows is not None:
+        pairs = cells.rows[:, :, None], cells.rows[:, None, :]
+        between, gram = between[pairs], gram[pairs]
     across = embedded_distances(kernel, cells.members, cells.query[:, None])[..., 0]
-    matrix = profile(kernel, between) + Long(cells.ridge) * np.eye(members, dtype=Long)
+    matrix = gram + Long(cells.ridge) * np.eye(members, dtype=Long)
     cross = profile(kernel, across)
 
     noise = rng.normal(size=matrix.shape)

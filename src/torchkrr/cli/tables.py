@@ -21,6 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from .._checks import nearest_name
+from .._files import first_bytes
 from ..errors import FileError, InputError
 
 Array = np.ndarray[Any, Any]
@@ -275,13 +276,7 @@ def open_table(path: str, delimiter: str | None = None) -> Table:
         raise FileError(f"{path} is a folder. Name a file in it that ends in {', '.join(TEXT + PARQUET)}.")
     if ending not in PARQUET + TEXT:
         raise FileError(f"{path} must end in {', '.join(TEXT + PARQUET)} (or .csv.gz), which says how to read it.")
-    try:
-        with open(file, "rb") as stream:
-            start = stream.read(4)
-    except OSError as error:
-        raise FileError(f"The table {path} cannot be read: {error.strerror or error}.") from error
-    if not start:
-        raise FileError(f"{path} is empty.")
+    start = first_bytes(path, 4, kind="table")
     if ending in PARQUET:
         names, delimiter = _parquet_header(file), None
     elif start == b"PAR1":

@@ -24,6 +24,16 @@ MOST_LEVERAGE = 0.5  # uncapped, the correction of a residual doubles as the lev
 Features = Callable[[slice], Tensor]
 
 
+def inverse_root(gram: Tensor) -> Tensor:
+    r"""$U S^{-1/2}$ `(n, n)` of a kernel matrix $K = U S U^\top$, without eigenvalues that are mere rounding.
+
+    With it $k(x, x^0)\,U S^{-1/2}$ are features of $x$ whose norm is that of the kernel on the span of the points $x^0$.
+    """
+    eigenvalues, vectors = torch.linalg.eigh(gram)
+    smallest = eigenvalues[-1:] * len(gram) * torch.finfo(gram.dtype).eps
+    return vectors * torch.where(eigenvalues > smallest, eigenvalues, torch.inf).rsqrt()
+
+
 class LinearFit(NamedTuple):
     """A linear function of features; `predict` takes them as they are given."""
 
@@ -67,6 +77,10 @@ class RidgeSpectrum:
         """The fit with this ridge."""
         coefficients = self.vectors @ (self.products / self._denominator(ridge))
         return LinearFit(coefficients, self.mean_value - self.mean @ coefficients)
+
+    def inverse(self, ridge: float) -> Tensor:
+        r"""$(Z^\top W Z + \lambda I)^{-1}$, `(P, P)`, in the directions in which something varies."""
+        return self.vectors @ (self.vectors / self._denominator(ridge).T).T
 
     def leave_one_out(self, ridge: float, most_leverage: float = MOST_LEVERAGE) -> Tensor:
         """Residuals `(N, C)` of every row in the fit without it; its leverage is taken to be at most `most_leverage`."""

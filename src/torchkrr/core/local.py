@@ -11,6 +11,7 @@ chunk by chunk.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ from . import compiled, trust
 from .backward import CellGradients, Saved, gradients, save
 from .cells import LocalProblem, Solution, adjoint, path, path_resolved, predict, resolved, solve, whiten_path
 from .options import Kind, SolveOptions
+
+Tensors = tuple[Tensor, ...]
 
 SMALLEST_CHUNK = 8
 
@@ -79,6 +82,7 @@ def solve_local(
     dtype = working_dtype(values.dtype) if embedded is None else embedded[0].dtype
     if query.shape[0] == 0:  # nothing to judge, and no row to gain by being clever
         return plain_solve(embed(problem, options, dtype), replace(options, kind=kind))
+    value_scale = options.value_scale if value_scale is None else value_scale
     log_scale = None
     used = problem
     if embedded is None:
@@ -187,10 +191,10 @@ def solve_embedded(problem: LocalProblem, options: SolveOptions) -> LocalResult:
     return LocalResult(*solve_all(problem, options)[:3])
 
 
-def _forward(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor, ...]:
+def _forward(problem: LocalProblem, options: SolveOptions) -> Tensors:
     """The outputs of `options.kind`, which cells are resolved, and what the backward pass needs (or empty tensors)."""
 
-    def work(chunk: slice) -> tuple[Tensor, ...]:
+    def work(chunk: slice) -> Tensors:
         with torch.no_grad():
             return _evaluate(problem.chunk(chunk), options)
 
@@ -201,12 +205,12 @@ class _LocalSolve(torch.autograd.Function):
     """As `_forward`, with a gradient: inputs are a problem, its options, and what the profile of the kernel learns."""
 
     @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+    def forward(*inputs: Any) -> Tensors:
         solve_all = compiled.local_forward if inputs[5].backend == "fused" else _forward
         return solve_all(LocalProblem(*inputs[:5]), inputs[5])
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
         *problem, ctx.options = inputs[:6]
         _, _, good, *saved = output
         ctx.mark_non_differentiable(good, *saved)
@@ -226,7 +230,7 @@ class _LocalSolve(torch.autograd.Function):
         return *result[:4], None, None, *result[4:]
 
 
-def _evaluate(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor, ...]:
+def _evaluate(problem: LocalProblem, options: SolveOptions) -> Tensors:
     nothing = [problem.query.new_empty(len(problem.query), 0) for _ in Saved._fields]
     solution = solve(problem, options)
     local_values = problem.values[problem.members(options)]  # (q, M, C)
@@ -261,12 +265,7 @@ def plain_solve(problem: LocalProblem, options: SolveOptions, sound: Tensor | No
 
 
 def _by_hand(
-    problem: LocalProblem,
-    saved: Saved,
-    grads: tuple[Tensor, ...],
-    options: SolveOptions,
-    learned: list[Tensor],
-    needs: tuple[bool, ...],
+    problem: LocalProblem, saved: Saved, grads: Tensors, options: SolveOptions, learned: list[Tensor], needs: Sequence[bool]
 ) -> list[Tensor | None]:
     members = problem.members(options)
 
@@ -295,12 +294,7 @@ def _by_hand(
 
 
 def _by_autograd(
-    problem: LocalProblem,
-    good: Tensor,
-    grads: tuple[Tensor, ...],
-    options: SolveOptions,
-    learned: list[Tensor],
-    needs: tuple[bool, ...],
+    problem: LocalProblem, good: Tensor, grads: Tensors, options: SolveOptions, learned: list[Tensor], needs: Sequence[bool]
 ) -> list[Tensor | None]:
     """By `torch.func.vjp` of the plain formula: each input is one of its own, even where two are one tensor, or where one
     was computed from another; and what comes out has derivatives again.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, TypeVar
 
 from torch import Tensor
 
@@ -26,6 +29,62 @@ Trend = Literal["constant"] | None
 Normalize = Literal["cell"] | None
 OnSingular = Literal["warn", "raise"]
 Kind = Literal["mean", "weights", "path", "coefficients"]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class DenseOptions(TypedDict, total=False):
+    """What the functions that solve take after the kernel."""
+
+    ridge: float | Tensor
+    trend: Trend
+    on_singular: OnSingular
+
+
+class BackendOptions(DenseOptions, total=False):
+    """What those with a compiled solver take as well."""
+
+    backend: Backend
+
+
+class LocalOptions(BackendOptions, total=False):
+    """What the local ones take as well."""
+
+    fade: bool
+    normalize: Normalize
+
+
+class LayerOptions(DenseOptions, total=False):
+    """What all layers take."""
+
+    kernel: Kernel | None
+    learn_centers: bool
+    learn_values: bool
+
+
+def with_options_of(owner: Callable[..., Any]) -> Callable[[Function], Function]:
+    """For a function that takes, as `**options: Unpack[...]`, the optional arguments of `owner`.
+
+    They show in `help` with their defaults, and an argument that is none of them is an error.
+    """
+    shared = [each for each in inspect.signature(owner).parameters.values() if each.default is not each.empty]
+
+    def decorate(function: Function) -> Function:
+        own = list(inspect.signature(function).parameters.values())[:-1]
+        options = [each.replace(kind=each.KEYWORD_ONLY) for each in shared]
+        signature = inspect.Signature([*own, *options], return_annotation=function.__annotations__["return"])
+        names = frozenset(signature.parameters)
+
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            for name in kwargs:
+                if name not in names:
+                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+            return function(*args, **kwargs)
+
+        wrapped.__signature__ = signature  # type: ignore[attr-defined]
+        return wrapped  # type: ignore[return-value]
+
+    return decorate
 
 
 @dataclass(frozen=True, slots=True)

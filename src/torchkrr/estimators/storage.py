@@ -21,7 +21,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from .. import kernels, transforms
-from .._files import replacing
+from .._files import first_bytes, replacing
 from ..errors import FileError, InputError
 from ..kernels import Kernel
 from ..transforms import Compose, Linear, Transform
@@ -76,13 +76,7 @@ def write_model(path: str | os.PathLike[str], stored: Stored) -> None:
 
 def read_model(path: str | os.PathLike[str], *, expected: str = EXPECTED) -> Stored:
     """Read a file and check that it is whole, of this format, and of a version known here; `expected` ends its errors."""
-    try:
-        with open(path, "rb") as file:
-            start = file.read(8)
-    except OSError as error:
-        raise FileError(f"The model {path} cannot be read: {error.strerror or error}. {expected}.") from error
-    if not start:
-        raise FileError(f"{path} is empty. {expected}.")
+    start = first_bytes(path, 8, kind="model", remedy=f" {expected}.")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             header = _header(path, file.metadata(), expected)

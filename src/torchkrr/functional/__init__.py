@@ -3,7 +3,7 @@
 from .blended import blended_kernel_ridge, blended_power_function, blending_weights
 from .bounds import error_bound, error_indicator, local_error_bound, local_rkhs_norm
 from .greedy import farthest_points, power_greedy, residual_greedy
-from .hierarchical import hierarchical_kernel_ridge, hierarchical_power_function
+from .hierarchical import hierarchical_kernel_ridge
 from .local import Path, local_cardinal_weights, local_kernel_ridge, local_path, local_power_function
 from .ridge import cardinal_weights, kernel_ridge, leave_one_out, power_function, rkhs_norm
 from .transport import assignment, gromov_monge, monge_cost
@@ -20,7 +20,6 @@ __all__ = [
     "farthest_points",
     "gromov_monge",
     "hierarchical_kernel_ridge",
-    "hierarchical_power_function",
     "kernel_ridge",
     "leave_one_out",
     "local_cardinal_weights",

@@ -8,28 +8,27 @@ anchors of each query are arguments: they are piecewise constant, so they carry 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from .._checks import (
-    check_alike,
     check_finite,
     check_floating,
     check_index_list,
     check_index_rows,
     check_indices,
-    check_points,
     check_tensor,
     check_values,
 )
 from .._tensors import full_precision, with_a_row, working_dtype
 from ..core.local import solve_local
-from ..core.options import Kind, OnSingular, SolveOptions, Trend
+from ..core.options import DenseOptions, Kind, SolveOptions, with_options_of
 from ..distances import safe_sqrt, squared_distances_to
 from ..errors import ShapeError
 from ..kernels import Kernel
+from .ridge import cardinal_weights
 
 
 class Blend(NamedTuple):
@@ -40,6 +39,7 @@ class Blend(NamedTuple):
     last_sets_radius: bool
 
 
+@with_options_of(cardinal_weights)
 @full_precision
 @with_a_row(5)
 def blended_kernel_ridge(
@@ -51,10 +51,8 @@ def blended_kernel_ridge(
     nearest_anchors: Tensor,
     *,
     kernel: Kernel,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
     last_sets_radius: bool = True,
-    on_singular: OnSingular = "warn",
+    **options: Unpack[DenseOptions],
 ) -> Tensor:
     r"""Local kernel ridge regressors of nearby anchors, blended: $\sum_a w_a(z)\,P_{\sigma_a}(z)$.
 
@@ -83,11 +81,9 @@ def blended_kernel_ridge(
         anchor_neighbors: for each anchor the rows of `centers` it keeps, for instance its nearest.
         nearest_anchors: for each query the numbers of its K + 1 nearest anchors (not rows of `centers`), nearest first.
         kernel: positive definite kernel.
-        ridge: non-negative number or 0-d tensor added to the diagonal, or one per center, shape `(N,)`.
-        trend: `"constant"` makes the weights of each local regressor sum to one, so that constants are reproduced.
         last_sets_radius: the last column of `nearest_anchors` only sets the radius. If there are no more than K anchors
             pass them all and switch this off: the radius is then twice the last distance.
-        on_singular: see `local_kernel_ridge`.
+        ridge, trend, on_singular: as in `local_kernel_ridge`, for each local regressor.
 
     Shape:
         - query: `(Q, D)`; centers: `(N, D)`; values: `(N, C)`
@@ -101,10 +97,13 @@ def blended_kernel_ridge(
         torch.Size([3, 1])
     """
     check_values(values)
+    solve_options = SolveOptions(kernel, **options)
+    solve_options.check_problem(query, centers, values)
     blend = _checked_blend(query, centers, anchor_indices, anchor_neighbors, nearest_anchors, last_sets_radius)
-    return solve_blended(query, centers, values, blend, SolveOptions(kernel, ridge, trend, on_singular=on_singular))[0]
+    return solve_blended(query, centers, values, blend, solve_options)[0]
 
 
+@with_options_of(cardinal_weights)
 @full_precision
 @with_a_row(4)
 def blended_power_function(
@@ -115,10 +114,8 @@ def blended_power_function(
     nearest_anchors: Tensor,
     *,
     kernel: Kernel,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
     last_sets_radius: bool = True,
-    on_singular: OnSingular = "warn",
+    **options: Unpack[DenseOptions],
 ) -> Tensor:
     r"""The error indicator $\sum_a w_a(z)\,\epsilon_a(z)$, with $\epsilon_a$ the power function of each local regressor.
 
@@ -150,8 +147,10 @@ def blended_power_function(
         >>> blended_power_function(x, x, torch.arange(3), own, near, kernel=Exponential(), ridge=0.0)
         tensor([0., 0., 0.])
     """
+    solve_options = SolveOptions(kernel, **options)
+    solve_options.check_problem(query, centers, None)
     blend = _checked_blend(query, centers, anchor_indices, anchor_neighbors, nearest_anchors, last_sets_radius)
-    return solve_blended(query, centers, None, blend, SolveOptions(kernel, ridge, trend, on_singular=on_singular))[1]
+    return solve_blended(query, centers, None, blend, solve_options)[1]
 
 
 def blending_weights(squared_distances: Tensor, *, last_sets_radius: bool = True) -> Tensor:
@@ -250,9 +249,6 @@ def solve_blended(
 def _checked_blend(
     query: Any, centers: Any, anchor_indices: Any, anchor_neighbors: Any, nearest_anchors: Any, last_sets_radius: bool
 ) -> Blend:
-    check_points("query", query, maybe_empty=True)
-    check_points("centers", centers)
-    check_alike(query=query, centers=centers)
     check_index_list("anchor_indices", anchor_indices, centers)
     check_index_rows("anchor_neighbors", anchor_neighbors, len(anchor_indices), "anchor", centers)
     check_indices("nearest_anchors", nearest_anchors, len(query), anchor_indices, what="anchors")

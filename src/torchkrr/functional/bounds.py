@@ -7,7 +7,7 @@ a lower estimate of it, so a bound made with that one is only an indicator, and 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -16,22 +16,16 @@ from .._checks import check_finite, check_indices, check_positive, check_scalar,
 from .._chunking import SEARCH_BYTES, rows_per_chunk
 from .._tensors import as_double, full_precision
 from ..core.dense import solve_dense
-from ..core.options import OnSingular, SolveOptions, Trend
+from ..core.options import DenseOptions, OnSingular, SolveOptions, with_options_of
 from ..distances import safe_sqrt
 from ..kernels import Kernel
 from .local import local_power_function
 from .ridge import power_function, rkhs_norm
 
 
+@with_options_of(power_function)
 def error_bound(
-    query: Tensor,
-    centers: Tensor,
-    *,
-    kernel: Kernel,
-    norm: float | Tensor,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
-    on_singular: OnSingular = "warn",
+    query: Tensor, centers: Tensor, *, kernel: Kernel, norm: float | Tensor, **options: Unpack[DenseOptions]
 ) -> Tensor:
     r"""The bound $\epsilon_k(z)\,\|f\|$ on the error of the dense interpolant of a function of known norm.
 
@@ -55,9 +49,10 @@ def error_bound(
         tensor([0., 2.])
     """
     _check_norm(norm)
-    return power_function(query, centers, kernel=kernel, ridge=ridge, trend=trend, on_singular=on_singular) * norm
+    return power_function(query, centers, kernel=kernel, **options) * norm
 
 
+@with_options_of(power_function)
 def local_error_bound(
     query: Tensor,
     centers: Tensor,
@@ -65,9 +60,7 @@ def local_error_bound(
     *,
     kernel: Kernel,
     norm: float | Tensor,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
-    on_singular: OnSingular = "warn",
+    **options: Unpack[DenseOptions],
 ) -> Tensor:
     r"""The bound $\epsilon_k^\sigma(z)\,\|f\|$ on the error of the local interpolant of a function of known norm.
 
@@ -89,8 +82,7 @@ def local_error_bound(
         tensor([0.])
     """
     _check_norm(norm)
-    choices: dict[str, Any] = {"kernel": kernel, "ridge": ridge, "trend": trend, "on_singular": on_singular}
-    return local_power_function(query, centers, neighbor_indices, **choices) * norm
+    return local_power_function(query, centers, neighbor_indices, kernel=kernel, **options) * norm
 
 
 def error_indicator(
@@ -124,16 +116,10 @@ def error_indicator(
     return power_function(query, centers, **choices).unsqueeze(-1) * rkhs_norm(centers, values, **choices).unsqueeze(-2)
 
 
+@with_options_of(power_function)
 @full_precision
 def local_rkhs_norm(
-    centers: Tensor,
-    values: Tensor,
-    neighbor_indices: Tensor,
-    *,
-    kernel: Kernel,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
-    on_singular: OnSingular = "warn",
+    centers: Tensor, values: Tensor, neighbor_indices: Tensor, *, kernel: Kernel, **options: Unpack[DenseOptions]
 ) -> Tensor:
     r"""The norm of $\mathcal H_k^M$ over the cells met, $\sqrt{\sum_\sigma \|y_k^\sigma\|^2}$, each cell once, per output.
 
@@ -157,18 +143,18 @@ def local_rkhs_norm(
         tensor([5.])
     """
     check_values(values)
-    options = SolveOptions(kernel, ridge, trend, on_singular=on_singular)
-    options.check_problem(centers, centers, values)
+    solve_options = SolveOptions(kernel, **options)
+    solve_options.check_problem(centers, centers, values)
     check_indices("neighbor_indices", neighbor_indices, None, centers)
     check_finite("values", values)
-    ridge = as_double(ridge, centers.device)
+    ridge = as_double(solve_options.ridge, centers.device)
     cells = torch.unique(neighbor_indices.long().sort(dim=1).values, dim=0)  # (cells, M)
     width = cells.shape[1]
     row_bytes = width * (4 * width + 2 * centers.shape[1] + 3 * values.shape[1]) * centers.element_size()
     total = torch.zeros((), device=centers.device)
     for members in cells.split(rows_per_chunk(row_bytes, SEARCH_BYTES)):
         local = centers[members]  # (cells, M, D)
-        own = options.but(ridge=ridge[members] if ridge.ndim else ridge)
+        own = solve_options.but(ridge=ridge[members] if ridge.ndim else ridge)
         squared = solve_dense("norm", local, local, values[members], own)  # (cells, C)
         total = total + squared.clamp_min(0).sum(0)
     return safe_sqrt(total).to(centers.dtype)

@@ -1,276 +1,196 @@
-r"""Hierarchical regression: a coarse dense part, and local parts that vanish on the borders of their cells.
+r"""Hierarchical regression: a coarse part for all, and a local correction that fades before its neighbors leave.
 
-The coarse points divide the space into Voronoi cells. On each cell a local regressor with fixed centers corrects the coarse
-one, with a kernel $b(a)k(a, a')b(a')$ whose bump $b$ falls to zero at the border, so that the sum is continuous everywhere.
-Coarse points and cells are arguments: they are piecewise constant, so they carry no gradient.
+The coarse part $y^0$ is kernel ridge regression on a few points that are spread out. The faded local regressor of what it
+leaves over, $y - y^0(x)$, is added. Both are continuous, so their sum is. Coarse points and neighbors are arguments: they
+are piecewise constant, so they carry no gradient.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
-from .._checks import check_finite, check_values
-from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from .._tensors import as_double, full_precision, with_a_row, working_dtype
-from ..core.local import solve_local
-from ..core.options import Kind, OnSingular, SolveOptions, Trend
-from ..distances import safe_sqrt
+from .._checks import check_choice, check_finite, check_index_list, check_ridge, check_values
+from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
+from .._tensors import any_requires_grad, full_precision, is_plain
+from ..core.least_squares import RidgeSpectrum, inverse_root
+from ..core.options import BackendOptions, SolveOptions, with_options_of
+from ..core.trust import value_sizes
+from ..distances import squared_distances
+from ..errors import InputError
 from ..kernels import Kernel
-from .ridge import cardinal_weights, kernel_ridge
-from .voronoi import Border, Cells, Local, border_of, checked_cells, local_systems, ridge_rows
+from .local import dispatch_local, solve_local
+from .ridge import kernel_ridge
+
+Coarse = Literal["least_squares", "interpolate"]
+COARSE_RIDGES = {"least_squares": 0.1, "interpolate": 1e-9}  # the default of each
 
 
+class CoarsePart(NamedTuple):
+    """Kernel ridge regression on coarse points, as the kernel expansion it is."""
+
+    points: Tensor  # (n, D), as given
+    table: Tensor  # (n + 1, C), float64: the coefficients, and below them the constant
+
+    def predict(self, query: Tensor, kernel: Kernel) -> Tensor:
+        """`(Q, D)` to `(Q, C)`, in float64: what is left over may be small beside the values."""
+        points = kernel.embed(self.points.double())
+
+        def work(rows: slice) -> tuple[Tensor, ...]:
+            cross = kernel.of_squared(squared_distances(kernel.embed(query[rows].double()), points))
+            return (torch.addmm(self.table[-1], cross, self.table[:-1]),)
+
+        def without_gradients(rows: slice) -> tuple[Tensor, ...]:
+            with torch.no_grad():
+                return work(rows)
+
+        if not len(query) or has_derivatives(query, points, self.table, kernel=kernel):
+            return work(slice(None))[0]
+        chunks = ranges(len(query), rows_per_chunk(32 * (len(points) + points.shape[1]), SEARCH_BYTES))
+        return collect(without_gradients, chunks, query.device)[0]
+
+
+@with_options_of(kernel_ridge)
 @full_precision
-@with_a_row(5)
 def hierarchical_kernel_ridge(
     query: Tensor,
     centers: Tensor,
     values: Tensor,
     coarse_indices: Tensor,
-    cell_members: Tensor,
-    query_cells: Tensor,
-    center_cells: Tensor,
+    neighbor_indices: Tensor,
     *,
     kernel: Kernel,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
-    on_singular: OnSingular = "warn",
+    coarse: Coarse = "least_squares",
+    coarse_ridge: float | None = None,
+    fade: bool = True,
+    **options: Unpack[BackendOptions],
 ) -> Tensor:
-    r"""Kernel ridge regression on coarse points, corrected inside their Voronoi cells.
+    r"""Coarse kernel ridge regression, plus the faded local one of what it leaves over.
 
-    With $y^0$ the dense regressor on the coarse points, $\sigma$ the members of the cell of the query $z$ and
-    $B = \mathrm{diag}\,b(x^\sigma)$:
+    $$ y^0(z) + P_{\sigma(z)}\bigl(x, y - y^0(x)\bigr)(z), $$
 
-    $$ y^0(z) + b(z)\,k(z, x^\sigma)\,B\,\bigl(BKB + \lambda I + I - B^2\bigr)^{-1}(y - y^0)^\sigma, $$
-
-    $b = \min(1, \rho/\tau)$, $\rho = (d_2 - d_1)/(d_1 + d_2)$ from the distances to the two nearest coarse points, and
-    $\tau$ the 10 % quantile of $\rho$ over the centers (of the positive ones, if that is zero). Differentiable, twice, in
-    the first three arguments, in the parameters of `kernel` and in `ridge`; gradients of the centers go through $b$ and
-    through $\tau$. Continuous everywhere.
+    $P$ the regressor of `local_kernel_ridge` with `fade=True`, and $y^0$ the function $k(z, x^0)\,\alpha + c$ of the coarse
+    points $x^0$ for which $\sum_i |y^0(x_i) - y_i|^2 + \lambda |k(\cdot, x^0)\,\alpha|_k^2$ is least. Continuous everywhere,
+    and with a small ridge it interpolates the values. Differentiable, twice, in the first three arguments, in the parameters
+    of `kernel` and in `ridge`; with gradients of centers or values the coarse fit takes memory for N n numbers, else it
+    works in blocks of rows. If every center is a coarse point, it is `kernel_ridge`.
 
     Equivalent to
 
-        embedded, coarse = kernel.embed(centers), centers[coarse_indices]
-
-        def ratio(points, cells):
-            near, far = (points[:, None] - embedded[coarse_indices[cells]]).norm(dim=-1).unbind(1)
-            return (far - near) / (near + far)
-
-        width = ratio(embedded, center_cells).quantile(0.1)
-        bumps = (ratio(embedded, center_cells) / width).clamp(max=1)
-        at_query = (ratio(kernel.embed(query), query_cells) / width).clamp(max=1)
-        points = torch.cat((query, centers))
-        fitted = torchkrr.functional.kernel_ridge(points, coarse, values[coarse_indices], kernel=kernel, ridge=ridge)
-        rows = []
-        for z, cell, b in zip(query, query_cells[:, 0], at_query):
-            own = cell_members[cell]
-            own = own[center_cells[own, 0] == cell]
-            x, B = centers[own], torch.diag(bumps[own])
-            matrix = B @ kernel(x, x) @ B + (1 + ridge) * torch.eye(len(own)) - B @ B
-            rest = (values - fitted[len(query) :])[own]
-            rows.append(b * kernel(z[None], x) @ B @ torch.linalg.solve(matrix, rest))
-        result = fitted[: len(query)] + torch.cat(rows)
+        points = centers[coarse_indices]
+        cross, gram = kernel(centers, points), kernel(points, points)
+        free = cross - cross.mean(0)
+        alpha = torch.linalg.solve(free.T @ free + 0.1 * gram, free.T @ values)
+        constant = (values - cross @ alpha).mean(0)
+        rest = values - cross @ alpha - constant
+        local = torchkrr.functional.local_kernel_ridge(
+            query, centers, rest, neighbor_indices, kernel=kernel, ridge=ridge, fade=True
+        )
+        result = kernel(query, points) @ alpha + constant + local
 
     Args:
         query: points to predict at.
         centers: points the regressor is built on.
         values: values at the centers.
-        coarse_indices: rows of `centers` that are coarse points, for instance by `farthest_points`.
-        cell_members: for each coarse point the rows of `centers` of its local regressor. Rows that lie in another cell count
-            for nothing: they fill up the lists of smaller cells.
-        query_cells: for each query the numbers of its two nearest coarse points (not rows of `centers`), nearest first.
-        center_cells: the same for each center. With a single coarse point both have one column.
-        kernel: positive definite kernel.
-        ridge: non-negative number or 0-d tensor added to the diagonal, or one per center, shape `(N,)`.
-        trend: `"constant"` makes the weights of the coarse part sum to one, so that constants are reproduced.
-        on_singular: see `local_kernel_ridge`.
+        coarse_indices: rows of `centers` that are coarse points, no two the same point, for instance by `farthest_points`.
+        neighbor_indices: for each query its nearest rows of `centers`, nearest first; the last column only sets the radius
+            of the fading.
+        kernel: positive definite kernel, of both parts.
+        coarse: `"least_squares"` fits $y^0$ to all values (subset of regressors). `"interpolate"` is `kernel_ridge` on the
+            coarse points alone.
+        coarse_ridge: $\lambda$, the variance of the noise over that of the function; scale and number of the values do not
+            matter. `None` is 1e-9 for `"interpolate"` and 0.1 for least squares: on features of pictures and sentences the
+            coarse part alone is best between 0.3 and 1, but the sum is as good from 0.1 to 3, and 0.1 smooths least.
+        fade: `False` where `neighbor_indices` names every center, so that none can leave.
+        ridge, trend, on_singular, backend: as in `local_kernel_ridge`. The trend is one of both parts.
 
     Shape:
         - query: `(Q, D)`; centers: `(N, D)`; values: `(N, C)`
-        - coarse_indices: `(n,)`; cell_members: `(n, M)`; query_cells: `(Q, 2)`; center_cells: `(N, 2)`
+        - coarse_indices: `(n,)`; neighbor_indices: `(Q, M + 1)`
         - output: `(Q, C)`
 
     Example:
         >>> x, y, z = torch.rand(50, 2), torch.rand(50, 1), torch.rand(3, 2)
-        >>> coarse = torchkrr.functional.farthest_points(x, 5)
-        >>> members = torchkrr.neighbors.nearest(x[coarse], x, 20)
-        >>> cells = [torchkrr.neighbors.nearest(points, x[coarse], 2) for points in (z, x)]
-        >>> hierarchical_kernel_ridge(z, x, y, coarse, members, *cells, kernel=Exponential()).shape
+        >>> coarse, near = torchkrr.functional.farthest_points(x, 10), torchkrr.neighbors.nearest(z, x, 9)
+        >>> hierarchical_kernel_ridge(z, x, y, coarse, near, kernel=Exponential()).shape
         torch.Size([3, 1])
     """
     check_values(values)
-    cells = checked_cells(query, centers, coarse_indices, cell_members, query_cells, center_cells)
-    return solve_hierarchical(query, centers, values, cells, SolveOptions(kernel, ridge, trend, on_singular=on_singular))
+    solve_options = SolveOptions(kernel, fade=fade, **options)
+    solve_options.check_problem(query, centers, values)
+    check_index_list("coarse_indices", coarse_indices, centers)
+    check_coarse(coarse, coarse_ridge)
+    if len(coarse_indices) == len(centers):
+        return kernel_ridge(query, centers, values, kernel=kernel, **options)
+    part = fit_coarse(centers, values, coarse_indices, solve_options, coarse, coarse_ridge)
+    rest = (values.double() - part.predict(centers, kernel)).to(values.dtype)
+    solve_options = solve_options.but(value_scale=size_of_values(values))
+    correction, _ = solve_local(query, centers, rest, neighbor_indices, solve_options)
+    return (part.predict(query, kernel) + correction).to(query.dtype)
 
 
-@full_precision
-@with_a_row(4)
-def hierarchical_power_function(
-    query: Tensor,
+def fit_coarse(
     centers: Tensor,
+    values: Tensor,
     coarse_indices: Tensor,
-    cell_members: Tensor,
-    query_cells: Tensor,
-    center_cells: Tensor,
-    *,
-    kernel: Kernel,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
-    on_singular: OnSingular = "warn",
-) -> Tensor:
-    r"""The error indicator of the weights that `hierarchical_kernel_ridge` uses, computed in float64.
-
-    $$ \epsilon^2 = 1 - 2k^\top\omega + \omega^\top(K + \Lambda)\omega, $$
-
-    with $\omega$ the weights of the values of all coarse points and members of the cell. So
-    $|f(z) - \hat f(z)| \le \epsilon(z)\,\|f\|$ for values without noise. Costs about $n$ times the members per query.
-
-    Equivalent to
-
-        cells = coarse_indices, cell_members, query_cells, center_cells
-        identity = torch.eye(len(centers))
-        weights = torchkrr.functional.hierarchical_kernel_ridge(
-            query, centers, identity, *cells, kernel=kernel, ridge=ridge
-        )
-        image = weights @ (kernel(centers, centers) + ridge * identity) - 2 * kernel(query, centers)
-        result = (1 + (weights * image).sum(1)).clamp_min(0).sqrt()
-
-    Arguments as in `hierarchical_kernel_ridge`.
-
-    Shape:
-        - query: `(Q, D)`; centers: `(N, D)`
-        - coarse_indices: `(n,)`; cell_members: `(n, M)`; query_cells: `(Q, 2)`; center_cells: `(N, 2)`
-        - output: `(Q,)`
-
-    Example:
-        >>> x, z = torch.rand(50, 2), torch.tensor([[0.5, 0.5], [1e9, 1e9]])
-        >>> coarse = torchkrr.functional.farthest_points(x, 5)
-        >>> members = torchkrr.neighbors.nearest(x[coarse], x, 20)
-        >>> cells = [torchkrr.neighbors.nearest(points, x[coarse], 2) for points in (z, x)]
-        >>> hierarchical_power_function(z, x, coarse, members, *cells, kernel=Exponential())[1]
-        tensor(1.)
-    """
-    cells = checked_cells(query, centers, coarse_indices, cell_members, query_cells, center_cells)
-    return power_of_hierarchical(query, centers, cells, SolveOptions(kernel, ridge, trend, on_singular=on_singular))
-
-
-@full_precision
-def solve_hierarchical(
-    query: Tensor,
-    centers: Tensor,
-    values: Tensor,
-    cells: Cells,
     options: SolveOptions,
-    embedded: tuple[Tensor, Tensor] | None = None,
-    border: Border | None = None,
-) -> Tensor:
-    """The mean `(Q, C)`. `embedded` and `border` spare a caller that has them from doing it again."""
-    options.check_problem(query, centers, values)
-    kernel, ridge = options.kernel, options.ridge
-    embedded = _embed(query, centers, kernel) if embedded is None else embedded
-    local = local_systems(embedded, cells, border_of(embedded[1], cells) if border is None else border, ridge)
-    choices: dict[str, Any] = {"kernel": kernel, "trend": options.trend, "on_singular": options.on_singular}
-    # The rest may be small beside the values, and local weights amplify its rounding: it is taken in float64.
-    fitted: Tensor = kernel_ridge(
-        torch.cat((query, centers.index_select(0, local.used))).double(),
-        centers.index_select(0, cells.coarse).double(),
-        values.index_select(0, cells.coarse).double(),
-        ridge=ridge_rows(ridge, cells.coarse),
-        **choices,
-    )
-    at_query, at_used = fitted.split((len(query), len(local.used)))
-    rest = (values.index_select(0, local.used) - at_used) / local.bumps
-    correction = _solve_local(query, centers, rest, embedded, local, options)
-    result: Tensor = (at_query + local.bump * correction).to(query.dtype)
-    if not bool(torch.isfinite(result.detach().sum())):
-        check_finite("values", values)
-    return result
-
-
-@full_precision
-def weights_of_hierarchical(
-    query: Tensor, centers: Tensor, cells: Cells, options: SolveOptions
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights `(Q, n)` of the coarse points and `(Q, W)` of members, and which rows of the centers those are, `(Q, W)`."""
-    options.check_problem(query, centers, None)
-    kernel, ridge = options.kernel, options.ridge
-    embedded = _embed(query, centers, kernel)
-    local = local_systems(embedded, cells, border_of(embedded[1], cells), ridge)
-    choices: dict[str, Any] = {"kernel": kernel, "trend": options.trend, "on_singular": options.on_singular}
-    lifted = cardinal_weights(
-        torch.cat((query, centers.index_select(0, local.used))),
-        centers.index_select(0, cells.coarse),
-        ridge=ridge_rows(ridge, cells.coarse),
-        **choices,
-    )
-    at_query, at_used = lifted.split((len(query), len(local.used)))  # (Q, n), (U, n)
-    inner = _solve_local(query, centers, centers[local.used, :0], embedded, local, options, "weights")
-    inner = (local.bump * inner / local.bumps[local.members, 0]).to(query.dtype)  # (Q, W)
-    spread = inner.new_zeros(len(query), len(local.used)).scatter_add(1, local.members, inner)  # (Q, U)
-    return at_query - spread @ at_used, inner, local.used[local.members]
-
-
-@full_precision
-def power_of_hierarchical(query: Tensor, centers: Tensor, cells: Cells, options: SolveOptions) -> Tensor:
-    """The power function `(Q,)`, in chunks of queries."""
-    options.check_problem(query, centers, None)
-    kernel = options.kernel
-    wide_query, wide_centers = query.double(), centers.double()
-    coarse = wide_centers.index_select(0, cells.coarse)
-    ridge = as_double(options.ridge, query.device)
-    options = options.but(ridge=ridge)
-    number = torch.full((len(centers),), -1, device=query.device)
-    number[cells.coarse] = torch.arange(len(coarse), device=query.device)
-    rows = []
-    row_bytes = 4 * (len(coarse) + cells.members.shape[1]) * cells.members.shape[1] * wide_query.element_size()
-    # In the order of the cells: queries of one cell share its members.
-    order = cells.of_query[:, 0].argsort(stable=True)
-    for chunk in ranges(len(query), rows_per_chunk(row_bytes, SEARCH_BYTES)):
-        part = cells._replace(of_query=cells.of_query[order[chunk]])
-        z = wide_query[order[chunk]]
-        outer, inner, members = weights_of_hierarchical(z, wide_centers, part, options)
-        x = wide_centers[members]  # (q, W, D)
-        image = outer @ kernel(coarse, coarse) + ridge_rows(ridge, cells.coarse) * outer - 2 * kernel(z, coarse)
-        squared = 1 + (outer * image).sum(-1)
-        both = 2 * (outer.unsqueeze(-2) @ kernel(coarse, x)).squeeze(-2)  # (q, W)
-        # A member that is a coarse point has two weights on one value.
-        twice = torch.where(number[members] >= 0, outer.gather(1, number[members].clamp_min(0)), 0.0)
-        own = (inner.unsqueeze(-2) @ kernel(x, x)).squeeze(-2) + ridge_rows(ridge, members) * (inner + 2 * twice)
-        rows.append(squared + (inner * (both + own - 2 * kernel(z.unsqueeze(-2), x).squeeze(-2))).sum(-1))
-    power = safe_sqrt(torch.cat(rows).clamp_min(0))
-    found: Tensor = torch.zeros_like(power).index_copy(0, order, power).to(query.dtype)
-    return found
-
-
-def _solve_local(
-    query: Tensor,
-    centers: Tensor,
-    values: Tensor,
-    embedded: tuple[Tensor, Tensor],
-    local: Local,
-    options: SolveOptions,
-    kind: Kind = "mean",
-) -> Tensor:
-    # B (BKB + (1 + lambda) I - B^2)^-1 = (K + R)^-1 B^-1, R the ridge (1 + lambda) / b^2 - 1 of each center: the solver
-    # there is, for values divided by their bumps.
-    first, _ = solve_local(
-        query,
-        centers.index_select(0, local.used),
-        values.to(embedded[0].dtype),
-        local.members,
-        options.but(ridge=local.ridge, trend=None),
-        kind,
-        embedded=(embedded[0], embedded[1].index_select(0, local.used)),
-        least_norm=math.sqrt(local.members.shape[1]),  # as for coefficients that are kept
-    )
-    return first
-
-
-def _embed(query: Tensor, centers: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+    coarse: Coarse,
+    coarse_ridge: float | None,
+) -> CoarsePart:
+    """The coarse part, with gradients where they are asked for."""
     check_finite("centers", centers)
-    dtype = working_dtype(query.dtype)
-    return kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
+    check_finite("values", values)
+    ridge = COARSE_RIDGES[coarse] if coarse_ridge is None else float(coarse_ridge)
+    points = centers.index_select(0, coarse_indices.long())
+    if coarse == "least_squares":
+        return CoarsePart(points, _least_squares(points.double(), centers, values.double(), options.kernel, ridge))
+    options = options.but(ridge=ridge, fade=False, normalize=None)
+    everyone = torch.arange(len(points), device=points.device).unsqueeze(0)
+    own = values.index_select(0, coarse_indices.long())
+    table, _ = dispatch_local(points[:1].double(), points.double(), own.double(), everyone, options, "coefficients")
+    return CoarsePart(points, table.squeeze(0))
+
+
+def check_coarse(coarse: Coarse, coarse_ridge: float | None) -> None:
+    check_choice("coarse", coarse, tuple(COARSE_RIDGES))
+    if isinstance(coarse_ridge, Tensor):
+        raise InputError("coarse_ridge is a number, for it is not learned. Use coarse_ridge.item().")
+    if coarse_ridge is not None:
+        check_ridge(coarse_ridge)
+
+
+def has_derivatives(*tensors: Tensor, kernel: Kernel) -> bool:
+    """Whether autograd or `torch.func` is watching one of the tensors, or the kernel."""
+    tensors = *tensors, *kernel.parameters(), *kernel.buffers()
+    return any_requires_grad(*tensors) or not is_plain(*tensors)
+
+
+def size_of_values(values: Tensor) -> Tensor:
+    """The size `(C,)` of what is predicted: that of the values about their middle, not of what the coarse part leaves."""
+    return value_sizes(values.detach(), trend=True)
+
+
+def _least_squares(points: Tensor, centers: Tensor, values: Tensor, kernel: Kernel, ridge: float) -> Tensor:
+    """Coefficients and constant, `(n + 1, C)`: ridge regression on features whose inner products are the kernel's."""
+    fixed = points.detach()
+    with torch.no_grad():
+        basis = inverse_root(kernel(fixed, fixed).detach())
+
+        def features(rows: slice) -> Tensor:
+            cross: Tensor = kernel(centers[rows].detach().double(), fixed).detach()
+            return cross @ basis
+
+        spectrum = RidgeSpectrum(features, values.detach())
+        fit = spectrum.solve(ridge)
+        coefficients = basis @ fit.coefficients
+    if not has_derivatives(points, values, kernel=kernel):
+        return torch.cat((coefficients, fit.intercept.unsqueeze(0)))
+    # Steps of Newton's method at the solution: they do not move it, but each adds one order of derivatives.
+    inverse = basis @ spectrum.inverse(ridge) @ basis.T
+    cross, gram = kernel(centers.double(), points), kernel(points, points)
+    for _ in range(2):
+        rest = values - cross @ coefficients
+        coefficients = coefficients + inverse @ (cross.T @ (rest - rest.mean(0)) - ridge * (gram @ coefficients))
+    return torch.cat((coefficients, (values - cross @ coefficients).mean(0, keepdim=True)))

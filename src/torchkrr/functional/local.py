@@ -6,14 +6,14 @@ in the query and in the centers, so they carry no gradient, and finding them is 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from torch import Tensor
 
 from .._checks import check_indices, check_values
 from .._tensors import full_precision
 from ..core import local, traced
-from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
+from ..core.options import Kind, LocalOptions, Normalize, OnSingular, SolveOptions, Trend, with_options_of
 from ..distances import safe_sqrt
 from ..errors import InputError, ShapeError
 from ..kernels import Kernel
@@ -96,18 +96,9 @@ def local_kernel_ridge(
     return mean
 
 
+@with_options_of(local_kernel_ridge)
 def local_cardinal_weights(
-    query: Tensor,
-    centers: Tensor,
-    neighbor_indices: Tensor,
-    *,
-    kernel: Kernel,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
-    fade: bool = False,
-    normalize: Normalize = None,
-    on_singular: OnSingular = "warn",
-    backend: Backend = "auto",
+    query: Tensor, centers: Tensor, neighbor_indices: Tensor, *, kernel: Kernel, **options: Unpack[LocalOptions]
 ) -> Tensor:
     r"""The weight of each neighbor's value in the prediction, $\psi = k(z, x^\sigma)(k(x^\sigma, x^\sigma)+\lambda I)^{-1}$.
 
@@ -131,23 +122,13 @@ def local_cardinal_weights(
         >>> bool(torch.allclose(weights.sum(1), torch.ones(3)))
         True
     """
-    options = SolveOptions(kernel, ridge, trend, fade, normalize, on_singular, backend)
-    weights, _ = solve_local(query, centers, None, neighbor_indices, options, "weights")
+    weights, _ = solve_local(query, centers, None, neighbor_indices, SolveOptions(kernel, **options), "weights")
     return weights
 
 
+@with_options_of(local_kernel_ridge)
 def local_power_function(
-    query: Tensor,
-    centers: Tensor,
-    neighbor_indices: Tensor,
-    *,
-    kernel: Kernel,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
-    fade: bool = False,
-    normalize: Normalize = None,
-    on_singular: OnSingular = "warn",
-    backend: Backend = "auto",
+    query: Tensor, centers: Tensor, neighbor_indices: Tensor, *, kernel: Kernel, **options: Unpack[LocalOptions]
 ) -> Tensor:
     r"""The local error indicator $\epsilon_k^\sigma$, how far a query is from being determined by its neighbors.
 
@@ -174,11 +155,11 @@ def local_power_function(
         >>> local_power_function(z, x, torchkrr.neighbors.nearest(z, x, 2), kernel=Exponential(), ridge=0.0)
         tensor([0., 1.])
     """
-    options = SolveOptions(kernel, ridge, trend, fade, normalize, on_singular, backend)
-    _, power = solve_local(query, centers, None, neighbor_indices, options, "mean")
+    _, power = solve_local(query, centers, None, neighbor_indices, SolveOptions(kernel, **options), "mean")
     return power
 
 
+@with_options_of(local_kernel_ridge)
 def local_path(
     query: Tensor,
     centers: Tensor,
@@ -186,12 +167,7 @@ def local_path(
     neighbor_indices: Tensor,
     *,
     kernel: Kernel,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
-    fade: bool = False,
-    normalize: Normalize = None,
-    on_singular: OnSingular = "warn",
-    backend: Backend = "auto",
+    **options: Unpack[LocalOptions],
 ) -> Path:
     r"""Predictions and power functions with the first $m$ neighbors, for every $m \le M$, from one factorization.
 
@@ -220,15 +196,14 @@ def local_path(
         >>> means.shape, powers.shape
         (torch.Size([3, 8, 1]), torch.Size([3, 8]))
     """
-    if fade or normalize is not None:
-        what, size = ("fade", "fading radius") if fade else ("normalize", "size of the neighborhood")
+    if options.get("fade") or options.get("normalize") is not None:
+        what, size = ("fade", "fading radius") if options.get("fade") else ("normalize", "size of the neighborhood")
         raise InputError(
             f"local_path cannot {what}: the {size} moves with the number of neighbors. "
             "Call local_kernel_ridge once for each number of neighbors instead."
         )
     check_values(values)
-    options = SolveOptions(kernel, ridge, trend, fade, normalize, on_singular, backend)
-    means, powers = solve_local(query, centers, values, neighbor_indices, options, "path")
+    means, powers = solve_local(query, centers, values, neighbor_indices, SolveOptions(kernel, **options), "path")
     return Path(means, powers)
 
 

@@ -6,13 +6,15 @@ $\sqrt{1 - k(z, x)\,w}$, and leaving a center out costs no refit.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from torch import Tensor
 
 from .._checks import check_choice, check_finite, check_points, check_values
 from .._tensors import full_precision
 from ..core import compiled, traced
 from ..core.dense import DenseKind, solve_dense
-from ..core.options import OnSingular, SolveOptions, Trend
+from ..core.options import DenseOptions, OnSingular, SolveOptions, Trend, with_options_of
 from ..distances import safe_sqrt
 from ..errors import InputError
 from ..kernels import Kernel
@@ -74,18 +76,36 @@ def kernel_ridge(
         found = compiled.dense_mean(query, centers, values, kernel=kernel, ridge=float(ridge))
         if found is not None:
             return found
-    return _solve("mean", query, centers, values, SolveOptions(kernel, ridge, trend, on_singular=on_singular))
+    return _solve("mean", query, centers, values, kernel, ridge, trend, on_singular)
 
 
-def cardinal_weights(
-    query: Tensor,
+@full_precision
+def _solve(
+    kind: DenseKind,
+    query: Tensor | None,
     centers: Tensor,
-    *,
+    values: Tensor | None,
     kernel: Kernel,
     ridge: float | Tensor = 1e-9,
     trend: Trend = None,
     on_singular: OnSingular = "warn",
 ) -> Tensor:
+    options = SolveOptions(kernel, ridge, trend, on_singular=on_singular)
+    query = centers if query is None else query
+    values = options.check_problem(query, centers, values, batched=True)
+    check_finite("centers", centers)
+    check_finite("values", values)
+    state = options.state(query, centers, values)
+    if state == "plain":
+        result = solve_dense(kind, query, centers, values, options)
+    else:
+        solve = traced.symbolic_dense if state == "symbolic" else traced.transformed_dense
+        result = solve(kind, query, centers, values, options)
+    return result.to(query.dtype)
+
+
+@with_options_of(_solve)
+def cardinal_weights(query: Tensor, centers: Tensor, *, kernel: Kernel, **options: Unpack[DenseOptions]) -> Tensor:
     r"""The weight of each center's value in the prediction, $\psi(z) = k(z, x)\,(k(x, x) + \lambda I)^{-1}$.
 
     At ridge 0 and at the centers this is the identity: the cardinal (Lagrange) basis.
@@ -107,18 +127,11 @@ def cardinal_weights(
         tensor([[1., 0.],
                 [0., 1.]])
     """
-    return _solve("weights", query, centers, None, SolveOptions(kernel, ridge, trend, on_singular=on_singular))
+    return _solve("weights", query, centers, None, kernel, **options)
 
 
-def power_function(
-    query: Tensor,
-    centers: Tensor,
-    *,
-    kernel: Kernel,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
-    on_singular: OnSingular = "warn",
-) -> Tensor:
+@with_options_of(_solve)
+def power_function(query: Tensor, centers: Tensor, *, kernel: Kernel, **options: Unpack[DenseOptions]) -> Tensor:
     r"""The error indicator $\epsilon_k(z) = \sqrt{1 - k(z, x)\,(k(x, x) + \lambda I)^{-1}k(x, z)}$.
 
     The standard deviation of a Gaussian process with this kernel. With a trend, $(1-b)^2/c$ joins under the root, with
@@ -139,19 +152,12 @@ def power_function(
         >>> power_function(torch.tensor([[0.0], [9e9]]), torch.tensor([[0.0]]), kernel=Exponential(), ridge=0.0)
         tensor([0., 1.])
     """
-    squared = _solve("power", query, centers, None, SolveOptions(kernel, ridge, trend, on_singular=on_singular))
+    squared = _solve("power", query, centers, None, kernel, **options)
     return safe_sqrt(squared.clamp_min(0))
 
 
-def leave_one_out(
-    centers: Tensor,
-    values: Tensor,
-    *,
-    kernel: Kernel,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
-    on_singular: OnSingular = "warn",
-) -> Tensor:
+@with_options_of(_solve)
+def leave_one_out(centers: Tensor, values: Tensor, *, kernel: Kernel, **options: Unpack[DenseOptions]) -> Tensor:
     r"""The prediction at each center from all the others, in closed form: $y_i - [A^{-1}y]_i / [A^{-1}]_{ii}$.
 
     Equivalent to
@@ -177,20 +183,13 @@ def leave_one_out(
     """
     check_points("centers", centers, batched=True)
     check_values(values, batched=True)
-    if trend is not None and centers.shape[-2] < 2:
+    if options.get("trend") is not None and centers.shape[-2] < 2:
         raise InputError("leave_one_out with a trend needs at least two centers, got 1. Use trend=None.")
-    return _solve("leave_one_out", None, centers, values, SolveOptions(kernel, ridge, trend, on_singular=on_singular))
+    return _solve("leave_one_out", None, centers, values, kernel, **options)
 
 
-def rkhs_norm(
-    centers: Tensor,
-    values: Tensor,
-    *,
-    kernel: Kernel,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
-    on_singular: OnSingular = "warn",
-) -> Tensor:
+@with_options_of(_solve)
+def rkhs_norm(centers: Tensor, values: Tensor, *, kernel: Kernel, **options: Unpack[DenseOptions]) -> Tensor:
     r"""The norm of the fitted function, $\sqrt{\alpha^\top K\alpha}$ with $\alpha = (K+\lambda I)^{-1}y$, for each output.
 
     A lower estimate of the norm of the function the values came from.
@@ -212,20 +211,5 @@ def rkhs_norm(
         tensor([2.])
     """
     check_values(values, batched=True)
-    squared = _solve("norm", None, centers, values, SolveOptions(kernel, ridge, trend, on_singular=on_singular))
+    squared = _solve("norm", None, centers, values, kernel, **options)
     return safe_sqrt(squared.clamp_min(0))
-
-
-@full_precision
-def _solve(kind: DenseKind, query: Tensor | None, centers: Tensor, values: Tensor | None, options: SolveOptions) -> Tensor:
-    query = centers if query is None else query
-    values = options.check_problem(query, centers, values, batched=True)
-    check_finite("centers", centers)
-    check_finite("values", values)
-    state = options.state(query, centers, values)
-    if state == "plain":
-        result = solve_dense(kind, query, centers, values, options)
-    else:
-        solve = traced.symbolic_dense if state == "symbolic" else traced.transformed_dense
-        result = solve(kind, query, centers, values, options)
-    return result.to(query.dtype)

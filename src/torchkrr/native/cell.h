@@ -75,6 +75,18 @@ template <class T> class Cell {
         }
     }
 
+    // The upper half of a symmetric matrix becomes the whole, with a zero diagonal; `totals` receives the sums of its rows.
+    void mirror(T *totals) {
+        for (int64_t i = 0; i < neighbors; ++i) {
+            T *row = matrix.data() + i * stride;
+            row[i] = 0;
+            for (int64_t j = i + 1; j < neighbors; ++j) matrix[j * stride + i] = row[j];
+        }
+        std::fill_n(totals, columns, T(0));
+        for (int64_t i = 0; i < neighbors; ++i)
+            for (int64_t j = 0; j < columns; j += W) store(totals + j, load(totals + j) + load(matrix.data() + i * stride + j));
+    }
+
     T *side(int64_t row) const { return matrix.data() + row * stride + columns; }
 
     void gather(const T *centers, const int64_t *members, const T *query) {

@@ -308,10 +308,9 @@ template <class T> class DenseGradient : Dense<T> {
                 product<T, n()>(cell.offsets.data() + e * stride, stride, 1, cell.matrix.data() + j, cell.stride, N, sums);
                 for (int r = 0; r < ROWS && e + r < E; ++r)
                     for (int v = 0; v < n(); ++v) {
-                        const int64_t k = j + v * W;
-                        const Vec<T> offset = load(cell.offsets.data() + (e + r) * stride + k);
-                        T *out = moved.data() + (e + r) * stride + k;
-                        store(out, load(out) + load(row_sums.data() + k) * offset - sums[r][v]);
+                        const int64_t place = (e + r) * stride + j + v * W;
+                        const Vec<T> pull = load(row_sums.data() + j + v * W) * load(cell.offsets.data() + place);
+                        store(moved.data() + place, load(moved.data() + place) + pull - sums[r][v]);
                     }
             }
         });
@@ -333,14 +332,7 @@ template <class T> class DenseGradient : Dense<T> {
                     for (int v = 0; v < n(); ++v) slopes[r][v] *= -sums[r][v];
                 cell.put(cell.matrix.data() + i * cell.stride + j, slopes);
             });
-        for (int64_t i = 0; i < N; ++i) {
-            T *row = cell.matrix.data() + i * cell.stride;
-            row[i] = 0;
-            for (int64_t j = i + 1; j < N; ++j) cell.matrix[j * cell.stride + i] = row[j];
-        }
-        for (int64_t i = 0; i < N; ++i)
-            for (int64_t j = 0; j < cell.columns; j += W)
-                store(row_sums.data() + j, load(row_sums.data() + j) + load(cell.matrix.data() + i * cell.stride + j));
+        cell.mirror(row_sums.data());
     }
 };
 

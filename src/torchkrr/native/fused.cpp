@@ -142,56 +142,27 @@ template <class F> int without_exceptions(F f) {
 
 }  // namespace
 
-// Zero; one if there was not enough memory; two if anything else went wrong.
+// Returns zero; one if there was not enough memory; two if anything else went wrong.
+#define ENTRY(name, Kind, ...) \
+    int name(const Kind *task) { return without_exceptions([=] { __VA_ARGS__; }); }
+
 extern "C" {
-int torchkrr_solve_float(const Task *task) {
-    return without_exceptions([=] { solve<float>(*task); });
-}
-int torchkrr_solve_double(const Task *task) {
-    return without_exceptions([=] { solve<double>(*task); });
-}
-int torchkrr_gradient_float(const Task *task) {
-    return without_exceptions([=] { gradient<float>(*task); });
-}
-int torchkrr_gradient_double(const Task *task) {
-    return without_exceptions([=] { gradient<double>(*task); });
-}
-int torchkrr_dense_float(const Task *task) {
-    return without_exceptions([=] { DenseSolver<float>(*task).run(); });
-}
-int torchkrr_dense_double(const Task *task) {
-    return without_exceptions([=] { DenseSolver<double>(*task).run(); });
-}
-int torchkrr_dense_gradient_float(const Task *task) {
-    return without_exceptions([=] { DenseGradient<float>(*task).run(); });
-}
-int torchkrr_dense_gradient_double(const Task *task) {
-    return without_exceptions([=] { DenseGradient<double>(*task).run(); });
-}
-int torchkrr_compare_float(const SearchTask *task) {
-    return without_exceptions([=] { compare<float>(*task); });
-}
-int torchkrr_compare_double(const SearchTask *task) {
-    return without_exceptions([=] { compare<double>(*task); });
-}
-int torchkrr_measure_float(const SearchTask *task) {
-    return without_exceptions([=] { measure<float>(*task); });
-}
-int torchkrr_measure_double(const SearchTask *task) {
-    return without_exceptions([=] { measure<double>(*task); });
-}
-int torchkrr_rank_float(const SearchTask *task) {
-    return without_exceptions([=] { rank<float>(*task); });
-}
-int torchkrr_rank_double(const SearchTask *task) {
-    return without_exceptions([=] { rank<double>(*task); });
-}
-int torchkrr_hash_float(const HashTask *task) {
-    return without_exceptions([=] { hash<int32_t>(*task); });
-}
-int torchkrr_hash_double(const HashTask *task) {
-    return without_exceptions([=] { hash<int64_t>(*task); });
-}
+ENTRY(torchkrr_solve_float, Task, solve<float>(*task))
+ENTRY(torchkrr_solve_double, Task, solve<double>(*task))
+ENTRY(torchkrr_gradient_float, Task, gradient<float>(*task))
+ENTRY(torchkrr_gradient_double, Task, gradient<double>(*task))
+ENTRY(torchkrr_dense_float, Task, DenseSolver<float>(*task).run())
+ENTRY(torchkrr_dense_double, Task, DenseSolver<double>(*task).run())
+ENTRY(torchkrr_dense_gradient_float, Task, DenseGradient<float>(*task).run())
+ENTRY(torchkrr_dense_gradient_double, Task, DenseGradient<double>(*task).run())
+ENTRY(torchkrr_compare_float, SearchTask, compare<float>(*task))
+ENTRY(torchkrr_compare_double, SearchTask, compare<double>(*task))
+ENTRY(torchkrr_measure_float, SearchTask, measure<float>(*task))
+ENTRY(torchkrr_measure_double, SearchTask, measure<double>(*task))
+ENTRY(torchkrr_rank_float, SearchTask, rank<float>(*task))
+ENTRY(torchkrr_rank_double, SearchTask, rank<double>(*task))
+ENTRY(torchkrr_hash_float, HashTask, hash<int32_t>(*task))
+ENTRY(torchkrr_hash_double, HashTask, hash<int64_t>(*task))
 int64_t torchkrr_interface() { return 3; }  // as in native.py; raised when a task comes to mean something else
 int64_t torchkrr_task_size() { return sizeof(Task); }
 int64_t torchkrr_search_task_size() { return sizeof(SearchTask); }

@@ -106,15 +106,7 @@ template <class T> class Gradient {
                     }
                 cell.put(cell.matrix.data() + i * cell.stride + j, tile);
             });
-        std::fill_n(row_sums.data(), cell.columns, T(0));
-        for (int64_t i = 0; i < M; ++i) {
-            T *row = cell.matrix.data() + i * cell.stride;
-            row[i] = 0;
-            for (int64_t j = i + 1; j < M; ++j) cell.matrix[j * cell.stride + i] = row[j];
-        }
-        for (int64_t i = 0; i < M; ++i)
-            for (int64_t j = 0; j < cell.columns; j += W)
-                store(row_sums.data() + j, load(row_sums.data() + j) + load(cell.matrix.data() + i * cell.stride + j));
+        cell.mirror(row_sums.data());
     }
 };
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ from .._checks import (
 from .._state import OwnLock, register, resize_buffers, without_graph
 from .._tensors import State, any_requires_grad, state_of, working_dtype
 from ..core.expansion import Points
-from ..core.options import OnSingular, Trend
+from ..core.options import LayerOptions, OnSingular, Trend
 from ..errors import InputError, ShapeError
 from ..kernels import Kernel, check_kernel, default_kernel
 from ..neighbors.base import evenly_spaced_rows, kept_rows
@@ -161,12 +161,12 @@ class SupportLayer(nn.Module):
         self,
         centers: Tensor,
         values: Tensor,
-        kernel: Kernel | None,
-        ridge: float | Tensor,
-        trend: Trend,
-        on_singular: OnSingular,
-        learn_centers: bool,
-        learn_values: bool,
+        kernel: Kernel | None = None,
+        ridge: float | Tensor = 1e-9,
+        trend: Trend = None,
+        on_singular: OnSingular = "warn",
+        learn_centers: bool = False,
+        learn_values: bool = False,
     ) -> None:
         super().__init__()
         self._lock = OwnLock()  # around what a layer makes on its first call and caches
@@ -337,8 +337,8 @@ class CachedLayer(SupportLayer, Generic[Layout, Solutions]):
     or learns its centers or kernel, has to be alone.
     """
 
-    def __init__(self, centers: Tensor, values: Tensor, num_neighbors: int, *options: Any) -> None:
-        super().__init__(centers, values, *options)
+    def __init__(self, centers: Tensor, values: Tensor, num_neighbors: int, **options: Unpack[LayerOptions]) -> None:
+        super().__init__(centers, values, **options)
         check_num_neighbors(num_neighbors, self.num_centers)
         self.num_neighbors = num_neighbors
         self.refresh()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -10,15 +10,14 @@ from torch import Tensor
 from .._checks import check_count, check_integer
 from .._tensors import full_precision, uncompiled, with_a_row
 from ..core.expansion import Expansions, Points, Regressors, find_coefficients
-from ..core.options import Kind, OnSingular, SolveOptions, Trend
+from ..core.options import Kind, LayerOptions, SolveOptions, with_options_of
 from ..distances import squared_distances_to
 from ..errors import InputError
 from ..functional.blended import Blend, blending_weights, solve_blended
 from ..functional.greedy import farthest_points
-from ..kernels import Kernel
 from ..neighbors import ExactIndex, NeighborIndex
 from ..neighbors.auto import index_from
-from .base import CachedLayer
+from .base import CachedLayer, SupportLayer
 from .local import Explanation
 
 
@@ -62,23 +61,19 @@ class BlendedKernelRidge(CachedLayer[_Anchors, Expansions]):
         torch.Size([7, 1])
     """
 
+    @with_options_of(SupportLayer.__init__)
     def __init__(
         self,
         centers: Tensor,
         values: Tensor,
         num_neighbors: int = 100,
         *,
+        index: NeighborIndex | Literal["auto"] | None = None,
         num_blended: int = 8,
         num_anchors: int | None = None,
-        kernel: Kernel | None = None,
-        ridge: float | Tensor = 1e-9,
-        trend: Trend = None,
-        index: NeighborIndex | Literal["auto"] | None = None,
-        on_singular: OnSingular = "warn",
-        learn_centers: bool = False,
-        learn_values: bool = False,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(centers, values, num_neighbors, kernel, ridge, trend, on_singular, learn_centers, learn_values)
+        super().__init__(centers, values, num_neighbors, **options)
         check_integer("num_blended", num_blended)
         if num_blended < 1:
             raise InputError(f"num_blended must be at least 1, got {num_blended}. A typical value is 8.")

@@ -2,61 +2,46 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from .._checks import check_alike, check_integer, check_same_rows
-from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
-from .._tensors import full_precision, uncompiled, with_a_row
-from ..core.expansion import Expansions, Points, Regressors, expand, find_coefficients
-from ..core.options import OnSingular, SolveOptions, Trend
+from .._checks import check_integer
+from .._state import resize_buffers
+from .._tensors import full_precision, uncompiled, working_dtype
+from ..core.options import LayerOptions, SolveOptions, with_options_of
 from ..errors import InputError
 from ..functional.greedy import farthest_points
-from ..functional.hierarchical import power_of_hierarchical, solve_hierarchical, weights_of_hierarchical
-from ..functional.voronoi import LEAST_BUMP, Border, Cells, border_of, bump_at, member_ridge
+from ..functional.hierarchical import Coarse, CoarsePart, check_coarse, fit_coarse, has_derivatives, size_of_values
+from ..functional.ridge import cardinal_weights, kernel_ridge, power_function
 from ..kernels import Kernel
-from ..neighbors import ExactIndex
-from .base import CachedLayer
-from .local import Explanation
+from ..native import Backend
+from ..neighbors import NeighborIndex
+from .base import Fingerprint, SupportLayer
+from .local import Explanation, LocalKernelRidge
+
+COARSE = ("coarse_centers", "coarse_table")  # the buffers of the coarse part; empty while it is not fitted
 
 
-class _Hierarchy(NamedTuple):
-    """The layout of a hierarchical layer."""
+class HierarchicalKernelRidge(LocalKernelRidge):
+    r"""Kernel ridge regression on coarse points, plus the faded local one of what it leaves over. Nothing is trained.
 
-    embedded: Tensor  # (N, E) centers
-    search: ExactIndex  # for the nearest coarse points
-    cells: Cells  # with no queries
-    border: Border
+    The paper's multiscale form, see `torchkrr.functional.hierarchical_kernel_ridge`. Continuous in the query, and with a
+    small ridge it interpolates. The coarse part is fitted at the first call, to all rows, and again when kernel, centers or
+    values change; while one of those is learned, in every call. `append` and `remove` keep it as it is, and the local
+    part corrects what it leaves of the rows there are, until `refit`. It is part of the `state_dict`.
 
-
-class _Parts:
-    """What has been solved."""
-
-    def __init__(self, local: Expansions) -> None:
-        self.coarse: Regressors | None = None
-        self.local = local
-
-
-class HierarchicalKernelRidge(CachedLayer[_Hierarchy, _Parts]):
-    r"""A dense regressor on coarse points plus, in the Voronoi cell of each, a local one that vanishes at its border.
-
-    The paper's multiscale form, see `torchkrr.functional.hierarchical_kernel_ridge`. Nothing is trained. The coarse part is
-    solved once, with the cube of `num_coarse`, a cell when a query first falls into it; both are kept, so that without
-    gradients later predictions cost kernel evaluations only. With gradients both are solved in every call. Continuous in the
-    query. It does not interpolate: near borders, and in cells of more than `num_neighbors` centers, it smooths.
-
-    Coarse points and cells follow from centers and kernel, and are found again whenever one of those changes; while they are
-    learned, in every call. A `RidgeRaisedWarning` comes when something is solved, not again while it is kept.
+    `power_function` and `explain` speak of the local part: a prediction is
+    `coarse_part(query) + (weights[..., None] * (values - coarse_part(centers))[indices]).sum(-2)`. With at most `num_coarse`
+    centers the layer is dense kernel ridge regression, there is no local part, and all speak of that.
 
     Arguments as in `LocalKernelRidge`, and
 
     Args:
-        num_neighbors: most centers of a cell that its local regressor uses: those nearest to the coarse point.
-        num_coarse: coarse points, spread out by `functional.farthest_points`. No more than the centers are used.
-        trend: `"constant"` reproduces constants, by the coarse part.
+        num_coarse: coarse points, spread out by `functional.farthest_points`; copies of a point count once.
+        coarse, coarse_ridge: as in `torchkrr.functional.hierarchical_kernel_ridge`.
 
     Shape:
         - centers: `(N, D)`; values: `(N, C)`; query: `(*, D)`; output: `(*, C)`
@@ -67,161 +52,189 @@ class HierarchicalKernelRidge(CachedLayer[_Hierarchy, _Parts]):
         torch.Size([7, 1])
     """
 
+    coarse_centers: Tensor  # (n, D)
+    coarse_table: Tensor  # (n + 1, C), float64
+    _coarse_fingerprint: Fingerprint | None
+
+    @with_options_of(SupportLayer.__init__)
     def __init__(
         self,
         centers: Tensor,
         values: Tensor,
         num_neighbors: int = 100,
         *,
+        index: NeighborIndex | Literal["auto"] | None = None,
         num_coarse: int = 1000,
-        kernel: Kernel | None = None,
-        ridge: float | Tensor = 1e-9,
-        trend: Trend = None,
-        on_singular: OnSingular = "warn",
-        learn_centers: bool = False,
-        learn_values: bool = False,
+        coarse: Coarse = "least_squares",
+        coarse_ridge: float | None = None,
+        backend: Backend = "auto",
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(centers, values, num_neighbors, kernel, ridge, trend, on_singular, learn_centers, learn_values)
+        super().__init__(centers, values, num_neighbors, fade=True, index=index, backend=backend, **options)
         check_integer("num_coarse", num_coarse)
         if num_coarse < 1:
             raise InputError(f"num_coarse must be at least 1, got {num_coarse}. A typical value is 1000.")
-        self.num_coarse = num_coarse
+        check_coarse(coarse, coarse_ridge)
+        self.num_coarse, self.coarse, self.coarse_ridge = num_coarse, coarse, coarse_ridge
+        for name in COARSE:
+            self.register_buffer(name, None)
+        self.refit()
+        self.register_load_state_dict_post_hook(_loaded)
 
     def forward(self, query: Tensor) -> Tensor:
-        rows = self._flat(query)
-        run = self._solve if self._needs_derivatives(rows) else self._predict
-        return run(rows, self.centers, self.values).reshape(*query.shape[:-1], self.out_features)
+        mean = self._predict(self._flat(query), self.centers, self.values, True)
+        return mean.reshape(*query.shape[:-1], self.out_features)
+
+    def coarse_part(self, query: Tensor) -> Tensor:
+        """The prediction of the coarse part alone, `(*, D)` to `(*, C)`."""
+        mean = self._predict(self._flat(query), self.centers, self.values, False)
+        return mean.reshape(*query.shape[:-1], self.out_features)
 
     def power_function(self, query: Tensor) -> Tensor:
-        """The error indicator of the weights used, `(*, D)` to `(*,)`; slower than a prediction."""
-        return self._power(self._flat(query), self.centers).reshape(query.shape[:-1])
+        """The error indicator of the local part, `(*, D)` to `(*,)`: 0 at a center, 1 far from all."""
+        if not self._is_dense:
+            return super().power_function(query)
+        return power_function(self._flat(query), self.centers, **self._solve_arguments()).reshape(query.shape[:-1])
 
     def explain(self, query: Tensor) -> Explanation:
-        """The centers behind each prediction and their weights, `(*, D)` to `(*, n + W)` each.
+        """The centers behind the local part, nearest first, and the weights of their residuals, `(*, D)` to `(*, M + 1)`.
 
-        First the n coarse points, then at most `num_neighbors` members of the cell; a center in both is named twice, and its
-        weights add up. Cells with fewer members are filled up by other centers of weight zero.
+        The last one sets the radius of the fading and has weight zero. See `HierarchicalKernelRidge` for the whole.
         """
-        indices, weights = self._explain(self._flat(query), self.centers)
-        shape = (*query.shape[:-1], indices.shape[1])
-        return Explanation(indices.reshape(shape), weights.reshape(shape))
+        if not self._is_dense:
+            return super().explain(query)
+        weights = cardinal_weights(self._flat(query), self.centers, **self._solve_arguments())
+        weights = weights.reshape(*query.shape[:-1], self.num_centers)
+        return Explanation(torch.arange(self.num_centers, device=weights.device).expand(weights.shape), weights)
 
-    def _make_layout(self, embedded: Tensor) -> _Hierarchy:
-        count = min(self.num_coarse, len(embedded))
-        coarse = farthest_points(embedded, count)
-        index = ExactIndex()
-        index.build(embedded.detach()[coarse])
-        distances, nearest = index.search(embedded, min(2, count))
-        # Centers in the order of their cells, inside a cell by distance; the list of a small cell runs on into the next one.
-        order = distances[:, 0].argsort(stable=True)
-        order = order[nearest[order, 0].argsort(stable=True)]
-        sizes = torch.bincount(nearest[:, 0], minlength=count)
-        width = min(self.num_neighbors, int(sizes.amax()))
-        columns = torch.arange(width, device=embedded.device)
-        members = order[((sizes.cumsum(0) - sizes).unsqueeze(1) + columns) % len(embedded)]
-        cells = Cells(coarse, members, nearest[:0], nearest)
-        return _Hierarchy(embedded, index, cells, border_of(embedded, cells))
+    def refit(self) -> None:
+        """Choose and fit the coarse part anew, to the rows there are, at the next call."""
+        self.coarse_centers = self.centers.detach().new_empty(0, self.in_features)
+        self.coarse_table = self.coarse_centers.new_empty(0, self.out_features, dtype=torch.float64)
+        self._coarse_fingerprint = self._residuals = None
 
-    def _no_solutions(self, layout: _Hierarchy) -> _Parts:
-        return _Parts(Expansions(len(layout.cells.coarse), layout.embedded.device))
+    def refresh(self) -> None:
+        super().refresh()
+        self._coarse_fingerprint = None
+        self._residuals: Tensor | None = None  # (N, C), in the working dtype
+        self._value_size: Tensor | None = None  # (C,)
 
-    def _settings(self) -> tuple[object, ...]:
-        return self.num_neighbors, self.num_coarse
+    def append(self, centers: Tensor, values: Tensor) -> None:
+        keep, known = self._keeps_coarse(), self._residuals
+        super().append(centers, values)
+        if keep:
+            if known is not None:
+                self._residuals = torch.cat((known, self._residuals_of(centers.detach(), values.detach())))
+            self._mark_fitted()
+
+    def _keep_rows(self, keep: Tensor) -> None:
+        keeps_coarse, known = self._keeps_coarse(), self._residuals
+        super()._keep_rows(keep)
+        if keeps_coarse:
+            self._residuals = None if known is None else known[keep]
+            self._mark_fitted()
+
+    @property
+    def _is_dense(self) -> bool:
+        return self.num_centers <= self.num_coarse
+
+    @uncompiled
+    @full_precision
+    def _predict(self, query: Tensor, centers: Tensor, values: Tensor, with_local: bool) -> Tensor:
+        """The mean for rows `(Q, D)`, of both parts or of the coarse one."""
+        if self._is_dense:
+            return kernel_ridge(query, centers, values, **self._solve_arguments(), backend=self.backend)
+        self._check_query(query, centers, self.num_neighbors, values)
+        part, residuals = self._current_coarse(centers, values)
+        mean = part.predict(query, self.kernel)
+        if with_local:
+            mean = mean + self._solve(query.to(residuals.dtype), centers.to(residuals.dtype), residuals, "mean")[0]
+        return mean.to(query.dtype)
+
+    def _current_coarse(self, centers: Tensor, values: Tensor) -> tuple[CoarsePart, Tensor]:
+        """The coarse part and the residuals `(N, C)` that it leaves."""
+        if has_derivatives(centers, values, kernel=self.kernel):
+            part = self._fit(centers, values)
+            self._value_size = size_of_values(values)
+            return part, (values.double() - part.predict(centers, self.kernel)).to(working_dtype(values.dtype))
+        # Tensors made in inference mode could not take part in a later backward pass.
+        with self._lock, torch.inference_mode(False), torch.no_grad():
+            if not self._is_fitted():
+                self.refit()
+                self.coarse_centers, self.coarse_table = self._fit(centers, values)
+                self._mark_fitted()
+            if self._residuals is None:
+                self._residuals = self._residuals_of(centers, values)
+            if self._value_size is None:
+                self._value_size = size_of_values(values)
+            return CoarsePart(self.coarse_centers, self.coarse_table), self._residuals
+
+    def _fit(self, centers: Tensor, values: Tensor) -> CoarsePart:
+        with torch.no_grad():
+            embedded = self._embed(centers.detach()).detach()
+        rows = farthest_points(embedded, self.num_coarse)
+        rows = rows[: len(torch.unique(embedded[rows], dim=0))]  # copies come last
+        options = SolveOptions(self.kernel, trend=self.trend, on_singular=self.on_singular)
+        return fit_coarse(centers, values, rows, options, self.coarse, self.coarse_ridge)
+
+    def _residuals_of(self, centers: Tensor, values: Tensor) -> Tensor:
+        with torch.inference_mode(False), torch.no_grad():
+            fitted = CoarsePart(self.coarse_centers, self.coarse_table).predict(centers, self.kernel)
+            return (values.double() - fitted).to(working_dtype(values.dtype))
+
+    def _options(self, fade: bool) -> SolveOptions:
+        return super()._options(fade).but(value_scale=self._value_size)
+
+    def _fitted_to(self) -> tuple[list[Tensor], Kernel, tuple[object, ...]]:
+        settings = self.num_coarse, self.coarse, self.coarse_ridge, self.trend, self.on_singular
+        return [self.centers, self.values], self.kernel, settings
+
+    def _is_fitted(self) -> bool:
+        """Whether the coarse part is that of the layer as it is, up to `append` and `remove`."""
+        return self._coarse_fingerprint is not None and self._coarse_fingerprint.matches(*self._fitted_to())
+
+    def _keeps_coarse(self) -> bool:
+        """Whether to keep the coarse part when rows come or go; with a learned kernel it is fitted in every call."""
+        return self._is_fitted() and not any(tensor.requires_grad for tensor in self.kernel.parameters())
+
+    def _mark_fitted(self) -> None:
+        self._coarse_fingerprint, self._value_size = Fingerprint(*self._fitted_to()), None
 
     def _own_repr(self) -> list[str]:
-        return [f"num_neighbors={self.num_neighbors}", f"num_coarse={self.num_coarse}"]
+        return [f"num_neighbors={self.num_neighbors}", f"num_coarse={self.num_coarse}", f"coarse={self.coarse!r}"]
 
-    def _find(self, query: Tensor, centers: Tensor) -> tuple[Tensor, _Hierarchy, Cells]:
-        """The embedded query, the layout, and the cells with those of the queries."""
-        self._check_query(query, centers, self.num_neighbors)
-        layout, embedded = self._current_layout(), self._embed(query)
-        nearest = layout.search.search(embedded, layout.cells.of_centers.shape[1]).indices
-        return embedded, layout, layout.cells._replace(of_query=nearest)
+    def _apply(self, fn: Any, recurse: bool = True) -> HierarchicalKernelRidge:
+        fitted, exact = self._is_fitted(), self.coarse_table
+        super()._apply(fn, recurse)
+        if not exact.is_meta:
+            self.coarse_table = exact.to(self.coarse_table.device)  # rounded, its terms would no longer cancel
+        if fitted and not self.centers.is_meta:
+            self._mark_fitted()
+        return self
 
-    @uncompiled
-    @full_precision
-    @with_a_row()
-    def _solve(self, query: Tensor, centers: Tensor, values: Tensor) -> Tensor:
-        """The mean for rows `(Q, D)`, with gradients."""
-        embedded, layout, cells = self._find(query, centers)
-        options = SolveOptions(**self._solve_arguments())
-        return solve_hierarchical(query, centers, values, cells, options, (embedded, layout.embedded), layout.border)
+    def _save_to_state_dict(self, *args: Any) -> None:
+        if not self._is_fitted():  # nobody should load it
+            self.refit()
+        super()._save_to_state_dict(*args)
 
-    @uncompiled
-    @full_precision
-    @with_a_row()
-    def _power(self, query: Tensor, centers: Tensor) -> Tensor:
-        _, _, cells = self._find(query, centers)
-        return power_of_hierarchical(query, centers, cells, SolveOptions(**self._solve_arguments()))
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        self.refit()
+        resize_buffers(self, COARSE, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        missing = args[2]  # checkpoints of 0.1.0 have no coarse part
+        missing[:] = [name for name in missing if name.removeprefix(prefix) not in COARSE]
 
-    @uncompiled
-    @full_precision
-    @with_a_row()
-    def _explain(self, query: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
-        _, _, cells = self._find(query, centers)
-        width, parts, options = cells.members.shape[1], [], SolveOptions(**self._solve_arguments())
-        # In between, the weights of a chunk are spread over all centers.
-        for chunk in ranges(len(query), rows_per_chunk(2 * len(centers) * query.element_size(), SEARCH_BYTES)):
-            part = cells._replace(of_query=cells.of_query[chunk])
-            outer, inner, members = weights_of_hierarchical(query[chunk], centers, part, options)
-            missing = (0, width - members.shape[1])  # the lists of a chunk are no longer than they have to be
-            coarse = cells.coarse.expand(len(outer), -1)
-            parts.append((torch.cat((coarse, pad(members, missing)), 1), torch.cat((outer, pad(inner, missing)), 1)))
-        indices, weights = (torch.cat(column) for column in zip(*parts, strict=True))
-        return indices, weights
+    def __getstate__(self) -> dict[str, Any]:
+        caches = {"_coarse_fingerprint": None, "_residuals": None, "_value_size": None}
+        return {**super().__getstate__(), **caches, "_was_fitted": self._is_fitted()}
 
-    @uncompiled
-    @full_precision
-    @with_a_row()
-    def _predict(self, query: Tensor, centers: Tensor, values: Tensor) -> Tensor:
-        """The mean for rows `(Q, D)`, without gradients, from kept coefficients."""
-        with torch.inference_mode(False), torch.no_grad():
-            embedded, layout, cells = self._find(query, centers)
-            check_alike(query=query, values=values)
-            check_same_rows("centers", centers, "values", values)
-            solved = self._current_solutions(layout)
-            points = self._points(layout.embedded)
-            coarse = Points(points.given[cells.coarse], points.embedded[cells.coarse])
-            cell = cells.of_query[:, 0]
-            with self._lock:
-                if solved.coarse is None:
-                    solved.coarse = self._coarse(coarse, values[cells.coarse])
-                missing = solved.local.missing(cell)
-                if len(missing):
-                    solved.local.add(missing, self._corrections(missing, coarse, points, values, solved.coarse, layout))
-            at = Points(query, embedded)
-            owners = torch.arange(len(query), device=query.device)
-            local = solved.local.evaluate(at, points, cell, owners, cells.members, self.kernel)
-            bump = bump_at(embedded, layout.embedded, cells, layout.border.width)
-            return (expand(at, coarse, solved.coarse, self.kernel) + bump * local).to(query.dtype)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self.__dict__.pop("_was_fitted"):
+            self._mark_fitted()
 
-    def _coarse(self, coarse: Points, values: Tensor) -> Regressors:
-        """The dense regressor on the coarse points, as a single cell."""
-        return find_coefficients(
-            coarse.given[:1],
-            coarse,
-            values,
-            torch.arange(len(values), device=values.device).unsqueeze(0),
-            scale=values.abs().amax(0, keepdim=True),
-            options=SolveOptions(self.kernel, self._ridge(), self.trend, on_singular=self.on_singular),
-        )
 
-    def _corrections(
-        self, missing: Tensor, coarse: Points, centers: Points, values: Tensor, regressor: Regressors, layout: _Hierarchy
-    ) -> Regressors:
-        """Coefficients of the local regressors of the `missing` cells."""
-        members = layout.cells.members[missing]
-        used, positions = torch.unique(members, return_inverse=True)
-        own = Points(centers.given[used], centers.embedded[used])
-        # The rest may be small beside the values, and local weights amplify its rounding: it is taken in float64.
-        fitted = expand(own, coarse, regressor._replace(wide=torch.ones_like(regressor.wide)), self.kernel)
-        rest = (values[used] - fitted) / layout.border.bumps[used].clamp_min(LEAST_BUMP).unsqueeze(1)
-        ridge = member_ridge(members, missing.unsqueeze(1), layout.cells, layout.border, self._ridge())
-        return find_coefficients(
-            coarse.given[missing],
-            own,
-            rest,
-            positions,
-            scale=values[members].abs().amax(1),
-            options=SolveOptions(self.kernel, ridge, on_singular=self.on_singular),
-        )
+def _loaded(layer: HierarchicalKernelRidge, _: Any) -> None:
+    """A coarse part that was loaded is that of what was loaded with it."""
+    if len(layer.coarse_centers) and not layer._is_dense:
+        layer._mark_fitted()

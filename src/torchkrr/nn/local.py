@@ -125,6 +125,9 @@ class LocalKernelRidge(SupportLayer):
             self._mark_current()
 
     def refresh(self) -> None:
+        self._forget_index()
+
+    def _forget_index(self) -> None:
         self._fingerprint: Fingerprint | None = None  # of what the index was built from
         self._embedded: Tensor | None = None  # the points of the index; None if it streams: then no tensor holds them all
         self._factors: FactorCache | None = None
@@ -190,7 +193,7 @@ class LocalKernelRidge(SupportLayer):
         `None` if the index streams.
         """
         if self._is_learning() and not self.index.streams:
-            self.refresh()
+            self._forget_index()
             self.index.release()
             embedded = self._embed(self.centers)
             self.index.build(embedded)
@@ -198,7 +201,7 @@ class LocalKernelRidge(SupportLayer):
         if not self._unchanged(self._fingerprint, self.index.points):
             with self._lock:
                 if not self._is_current():  # another thread may have built it meanwhile
-                    self.refresh()
+                    self._forget_index()
                     # Tensors made in inference mode could not take part in a later backward pass.
                     with torch.inference_mode(False), torch.no_grad():
                         self.index.build_embedded(self.centers, self._embed)

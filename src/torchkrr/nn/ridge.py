@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from torch import Tensor
 
 from .._checks import check_choice
-from ..core.options import OnSingular, Trend
+from ..core.options import LayerOptions, with_options_of
 from ..functional.ridge import cardinal_weights, kernel_ridge, leave_one_out, power_function
-from ..kernels import Kernel
 from ..native import Backend
 from .base import SupportLayer
 
@@ -33,21 +34,12 @@ class KernelRidge(SupportLayer):
         torch.Size([5, 4])
     """
 
+    @with_options_of(SupportLayer.__init__)
     def __init__(
-        self,
-        centers: Tensor,
-        values: Tensor,
-        *,
-        kernel: Kernel | None = None,
-        ridge: float | Tensor = 1e-9,
-        trend: Trend = None,
-        on_singular: OnSingular = "warn",
-        learn_centers: bool = False,
-        learn_values: bool = False,
-        backend: Backend = "auto",
+        self, centers: Tensor, values: Tensor, *, backend: Backend = "auto", **options: Unpack[LayerOptions]
     ) -> None:
         check_choice("backend", backend, ("auto", "fused", "torch"))
-        super().__init__(centers, values, kernel, ridge, trend, on_singular, learn_centers, learn_values)
+        super().__init__(centers, values, **options)
         self.backend: Backend = backend
 
     def forward(self, query: Tensor) -> Tensor:
@@ -56,11 +48,8 @@ class KernelRidge(SupportLayer):
             query if flat else self._flat(query),
             self.centers,
             self.values,
-            kernel=self.kernel,
-            ridge=self.ridge,
-            trend=self.trend,
-            on_singular=self.on_singular,
             backend=self.backend,
+            **self._solve_arguments(),
         )
         return found if flat else found.reshape(*query.shape[:-1], self.out_features)
 

@@ -36,7 +36,7 @@ from .._checks import (
 from ..distances import safe_sqrt
 from ..errors import InputError, InputTypeError
 from ..kernels import Kernel
-from ..nn import LocalKernelRidge
+from ..nn import HierarchicalKernelRidge, LocalKernelRidge
 from ..nn.base import Fingerprint
 from .leave_one_out import leave_one_out_of, sample_rows
 from .scores import SMALLEST_VARIANCE
@@ -139,7 +139,7 @@ def calibrate(
         >>> bool((interval.lower < interval.upper).all())
         True
     """
-    if not isinstance(layer, LocalKernelRidge):
+    if not isinstance(layer, LocalKernelRidge) or isinstance(layer, HierarchicalKernelRidge):
         raise InputTypeError(f"layer must be a torchkrr.nn.LocalKernelRidge, got {type(layer).__name__}.")
     check_choice("scale", scale, ("global", "cell"))
     check_at_least_one("num_samples", num_samples)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from .._checks import check_alike, check_count, check_finite, check_index_list, check_points, check_same_rows, check_values
-from ..core.options import Normalize, OnSingular, SolveOptions, Trend
+from ..core.options import LocalOptions, SolveOptions, with_options_of
 from ..errors import ShapeError
-from ..functional.local import solve_local
+from ..functional.local import local_kernel_ridge, solve_local
 from ..kernels import Kernel
 from ..neighbors import nearest
 from ..nn.local import LocalKernelRidge
@@ -25,18 +25,15 @@ class LeftOut(NamedTuple):
     neighbor_indices: Tensor  # (n, M) what they were predicted from
 
 
+@with_options_of(local_kernel_ridge)
 def local_leave_one_out(
     centers: Tensor,
     values: Tensor,
     num_neighbors: int,
     *,
     kernel: Kernel,
-    ridge: float | Tensor = 1e-9,
-    trend: Trend = None,
-    fade: bool = False,
-    normalize: Normalize = None,
-    on_singular: OnSingular = "warn",
     rows: Tensor | None = None,
+    **options: Unpack[LocalOptions],
 ) -> LeftOut:
     r"""Predict rows of the data from their nearest *other* rows.
 
@@ -70,11 +67,12 @@ def local_leave_one_out(
     rows = torch.arange(len(centers), device=centers.device) if rows is None else rows
     check_index_list("rows", rows, centers)
     rows = rows.long()
-    fade = fade and num_neighbors < len(centers) - 1
+    solve_options = SolveOptions(kernel, **options)
+    if num_neighbors == len(centers) - 1:
+        solve_options = solve_options.but(fade=False)  # nothing can leave the list
     query = centers[rows]
-    indices = nearest(query, centers, num_neighbors + fade, kernel=kernel, exclude=rows)
-    options = SolveOptions(kernel, ridge, trend, fade, normalize, on_singular)
-    return LeftOut(rows, *solve_local(query, centers, values, indices, options), indices)
+    indices = nearest(query, centers, num_neighbors + solve_options.fade, kernel=kernel, exclude=rows)
+    return LeftOut(rows, *solve_local(query, centers, values, indices, solve_options), indices)
 
 
 def leave_one_out_of(layer: LocalKernelRidge, rows: Tensor) -> LeftOut:

@@ -235,8 +235,8 @@ def tune(
     trend: Trend = "constant",
     loss: Loss = "mse",
     delta: float = 1.0,
-    num_samples: int = 1000,
     max_seconds: float | None = None,
+    num_samples: int = 1000,
     seed: int = 0,
     progress: bool = False,
 ) -> Selection:

@@ -103,45 +103,48 @@ class LayerReadout(abc.ABC):
 
 
 @dataclass(frozen=True)
-class LocalReadout(LayerReadout):
-    """The paper's SK: local kernel ridge regression of one-hot labels with its kernel and normalizing map."""
+class NeighborReadout:
+    """What readouts with neighbors have in common."""
 
     num_neighbors: int = 100
     ridge: float = 1e-9
+
+    def count(self, training: Training) -> int:
+        return min(self.num_neighbors, len(training.features))
+
+
+@dataclass(frozen=True)
+class LocalReadout(NeighborReadout, LayerReadout):
+    """The paper's SK: local kernel ridge regression of one-hot labels with its kernel and normalizing map."""
+
     fade: bool = False
 
     def plan(self, training: Training) -> Plan:
-        chosen = {"num_neighbors": min(self.num_neighbors, len(training.features))}
+        chosen = {"num_neighbors": self.count(training)}
         return Plan({**chosen, "ridge": self.ridge, "fade": self.fade}, chosen)
 
 
 @dataclass(frozen=True)
-class HierarchicalReadout:
-    """The paper's HAN-SK: a dense part on coarse points, and local parts that vanish at the borders of cells."""
+class HierarchicalReadout(NeighborReadout):
+    """The paper's HAN-SK: a coarse part fitted to all training rows, and faded local corrections."""
 
-    num_neighbors: int = 100
     num_coarse: int = 1000
-    ridge: float = 1e-9
 
     def fit(self, training: Training) -> Fitted:
-        count, coarse = (min(number, len(training.features)) for number in (self.num_neighbors, self.num_coarse))
+        count, coarse = self.count(training), min(self.num_coarse, len(training.features))
         layer = HierarchicalKernelRidge(training.features, training.one_hot(), count, num_coarse=coarse, ridge=self.ridge)
         return _fitted(layer, {"num_neighbors": count, "num_coarse": coarse})
 
 
 @dataclass(frozen=True)
-class BlendedReadout:
+class BlendedReadout(NeighborReadout):
     """Local regressors of the nearest training rows, blended by distance."""
 
-    num_neighbors: int = 100
     num_blended: int = 8
-    ridge: float = 1e-9
 
     def fit(self, training: Training) -> Fitted:
-        count = min(self.num_neighbors, len(training.features))
-        layer = BlendedKernelRidge(
-            training.features, training.one_hot(), count, num_blended=self.num_blended, ridge=self.ridge
-        )
+        count, own = self.count(training), self.num_blended
+        layer = BlendedKernelRidge(training.features, training.one_hot(), count, num_blended=own, ridge=self.ridge)
         return _fitted(layer, {"num_neighbors": count})
 
 
@@ -276,7 +279,9 @@ READOUTS: dict[str, Entry] = {
         "SK", LocalReadout(), "local kernel ridge regression of the labels on the 100 nearest training examples, not trained"
     ),
     "han-sk": Entry(
-        "HAN-SK", HierarchicalReadout(), "kernel ridge regression on up to 1,000 coarse examples with local corrections"
+        "HAN-SK",
+        HierarchicalReadout(),
+        "kernel ridge regression on up to 1,000 coarse examples with faded local corrections",
     ),
     SELECTED: Entry(
         "SK, selected", SelectedReadout(), "SK with its settings chosen by leave-one-out, a search that is most of its time"
