@@ -276,7 +276,9 @@ READOUTS: dict[str, Entry] = {
         "SK", LocalReadout(), "local kernel ridge regression of the labels on the 100 nearest training examples, not trained"
     ),
     "han-sk": Entry(
-        "HAN-SK", HierarchicalReadout(), "kernel ridge regression on up to 1,000 coarse examples with faded local corrections"
+        "HAN-SK",
+        HierarchicalReadout(),
+        "kernel ridge regression on up to 1,000 coarse examples, faded local corrections",
     ),
     SELECTED: Entry(
         "SK, selected", SelectedReadout(), "SK with its settings chosen by leave-one-out, a search that is most of its time"
