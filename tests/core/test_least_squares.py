@@ -73,3 +73,20 @@ def test_directions_in_which_nothing_varies_count_for_nothing():
     wide = torch.cat([x, x[:, :1], torch.ones(30, 1, dtype=torch.float64)], dim=1)
     fit = RidgeSpectrum(wide, y).solve(0.0)
     torch.testing.assert_close(fit.predict(wide), RidgeSpectrum(x, y).solve(0.0).predict(x))
+
+
+def test_the_inverse_root_drops_what_is_rounding():
+    x = draw(30, 4)[0]
+    x = torch.cat((x, x[:7])).double()
+    gram = x @ x.T
+    root = least_squares.inverse_root(gram)
+    # Features of the points themselves have the inner products of the matrix.
+    torch.testing.assert_close(gram @ root @ (gram @ root).T, gram, rtol=1e-9, atol=1e-9)
+    assert (root.abs().sum(0) > 0).sum() == 4
+
+
+def test_the_inverse_is_that_of_the_moments():
+    x, y, weights = draw(40, 5)
+    centered = x - (weights @ x) / weights.sum()
+    expected = torch.linalg.inv(centered.T @ (weights[:, None] * centered) + 0.3 * torch.eye(5, dtype=x.dtype))
+    torch.testing.assert_close(RidgeSpectrum(x, y, weights).inverse(0.3), expected)

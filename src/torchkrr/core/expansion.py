@@ -15,7 +15,6 @@ from torch import Tensor
 
 from .._chunking import chunk_bytes, collect, ranges, rows_per_chunk
 from .._tensors import working_dtype
-from ..distances import squared_distances
 from ..kernels import Kernel
 from .local import solve_local
 from .options import SolveOptions
@@ -149,22 +148,3 @@ def _used(members: Tensor, numbers: Tensor, count: int) -> tuple[Tensor, Tensor]
     positions = torch.zeros_like(members)
     positions[met] = (named.cumsum(0) - 1)[members[met]]
     return named.nonzero().squeeze(1), positions
-
-
-def expand(query: Points, centers: Points, regressor: Regressors, kernel: Kernel) -> Tensor:
-    """One regressor on all the centers, `(1, N + 1, C)` coefficients, at every query; `(Q, C)`, in float64 if `wide`."""
-    everyone = torch.arange(len(centers.given), device=query.embedded.device)
-    is_wide = bool(regressor.wide)
-    others = centers.wide(everyone, kernel) if is_wide else centers.embedded
-    table = regressor.table.squeeze(0).to(others.dtype)
-
-    def work(chunk: slice) -> tuple[Tensor, ...]:
-        with torch.no_grad():
-            points = query.embedded[chunk]
-            if is_wide:
-                points = kernel.embed(query.given[chunk].to(others.dtype))
-            return (torch.addmm(table[-1], kernel.of_squared(squared_distances(points, others)), table[:-1]),)
-
-    row_bytes = 3 * len(others) * others.element_size()
-    chunks = ranges(len(query.embedded), rows_per_chunk(row_bytes, chunk_bytes(others.device)))
-    return collect(work, chunks, others.device)[0]

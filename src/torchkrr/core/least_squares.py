@@ -31,7 +31,8 @@ def inverse_root(gram: Tensor) -> Tensor:
     """
     eigenvalues, vectors = torch.linalg.eigh(gram)
     smallest = eigenvalues[-1:] * len(gram) * torch.finfo(gram.dtype).eps
-    return vectors * torch.where(eigenvalues > smallest, eigenvalues, torch.inf).rsqrt()
+    root: Tensor = vectors * torch.where(eigenvalues > smallest, eigenvalues, torch.inf).rsqrt()
+    return root
 
 
 class LinearFit(NamedTuple):

@@ -83,6 +83,7 @@ def solve_local(
     if query.shape[0] == 0:  # nothing to judge, and no row to gain by being clever
         return plain_solve(embed(problem, options, dtype), replace(options, kind=kind))
     value_scale = options.value_scale if value_scale is None else value_scale
+    least_norm = max(options.least_norm, least_norm)
     log_scale = None
     used = problem
     if embedded is None:

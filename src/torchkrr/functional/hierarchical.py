@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._checks import check_choice, check_finite, check_index_list, check_ridge, check_values
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
-from .._tensors import any_requires_grad, full_precision, is_plain
+from .._tensors import any_requires_grad, full_precision, is_plain, working_dtype
 from ..core.least_squares import RidgeSpectrum, inverse_root
 from ..core.options import BackendOptions, SolveOptions, with_options_of
 from ..core.trust import value_sizes
@@ -37,19 +37,22 @@ class CoarsePart(NamedTuple):
     def predict(self, query: Tensor, kernel: Kernel) -> Tensor:
         """`(Q, D)` to `(Q, C)`, in float64: what is left over may be small beside the values."""
         points = kernel.embed(self.points.double())
+        differentiated = has_derivatives(query, points, self.table, kernel=kernel)
+        with_grad = differentiated and torch.is_grad_enabled()  # which workers do not know
 
         def work(rows: slice) -> tuple[Tensor, ...]:
-            cross = kernel.of_squared(squared_distances(kernel.embed(query[rows].double()), points))
-            return (torch.addmm(self.table[-1], cross, self.table[:-1]),)
+            with torch.set_grad_enabled(with_grad):
+                cross = kernel.of_squared(squared_distances(kernel.embed(query[rows].double()), points))
+                return (torch.addmm(self.table[-1], cross, self.table[:-1]),)
 
-        def without_gradients(rows: slice) -> tuple[Tensor, ...]:
-            with torch.no_grad():
-                return work(rows)
-
-        if not len(query) or has_derivatives(query, points, self.table, kernel=kernel):
+        if differentiated or not len(query):
             return work(slice(None))[0]
         chunks = ranges(len(query), rows_per_chunk(32 * (len(points) + points.shape[1]), SEARCH_BYTES))
-        return collect(without_gradients, chunks, query.device)[0]
+        return collect(work, chunks, query.device)[0]
+
+    def residuals(self, centers: Tensor, values: Tensor, kernel: Kernel) -> Tensor:
+        """What is left of the values, `(N, C)`, in the working dtype."""
+        return (values.double() - self.predict(centers, kernel)).to(working_dtype(values.dtype))
 
 
 @with_options_of(kernel_ridge)
@@ -102,7 +105,7 @@ def hierarchical_kernel_ridge(
             coarse points alone.
         coarse_ridge: $\lambda$, the variance of the noise over that of the function; scale and number of the values do not
             matter. `None` is 1e-9 for `"interpolate"` and 0.1 for least squares: on features of pictures and sentences the
-            coarse part alone is best between 0.3 and 1, but the sum is as good from 0.1 to 3, and 0.1 smooths least.
+            coarse part alone is best between 0.3 and 1, but the sum is best at 0.1, and within 0.3 points of that up to 3.
         fade: `False` where `neighbor_indices` names every center, so that none can leave.
         ridge, trend, on_singular, backend: as in `local_kernel_ridge`. The trend is one of both parts.
 
@@ -125,9 +128,9 @@ def hierarchical_kernel_ridge(
     if len(coarse_indices) == len(centers):
         return kernel_ridge(query, centers, values, kernel=kernel, **options)
     part = fit_coarse(centers, values, coarse_indices, solve_options, coarse, coarse_ridge)
-    rest = (values.double() - part.predict(centers, kernel)).to(values.dtype)
-    solve_options = solve_options.but(value_scale=size_of_values(values))
-    correction, _ = solve_local(query, centers, rest, neighbor_indices, solve_options)
+    dtype, solve_options = working_dtype(values.dtype), solve_options.but(value_scale=size_of_values(values))
+    rest = part.residuals(centers, values, kernel)
+    correction, _ = solve_local(query.to(dtype), centers.to(dtype), rest, neighbor_indices, solve_options)
     return (part.predict(query, kernel) + correction).to(query.dtype)
 
 
@@ -146,7 +149,8 @@ def fit_coarse(
     points = centers.index_select(0, coarse_indices.long())
     if coarse == "least_squares":
         return CoarsePart(points, _least_squares(points.double(), centers, values.double(), options.kernel, ridge))
-    options = options.but(ridge=ridge, fade=False, normalize=None)
+    # The coefficients serve queries not yet known, whose weights may be of any size.
+    options = options.but(ridge=ridge, fade=False, least_norm=len(points) ** 0.5)
     everyone = torch.arange(len(points), device=points.device).unsqueeze(0)
     own = values.index_select(0, coarse_indices.long())
     table, _ = dispatch_local(points[:1].double(), points.double(), own.double(), everyone, options, "coefficients")

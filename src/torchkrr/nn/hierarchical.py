@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._checks import check_integer
 from .._state import resize_buffers
-from .._tensors import full_precision, uncompiled, working_dtype
+from .._tensors import full_precision, uncompiled
 from ..core.options import LayerOptions, SolveOptions, with_options_of
 from ..errors import InputError
 from ..functional.greedy import farthest_points
@@ -55,6 +55,8 @@ class HierarchicalKernelRidge(LocalKernelRidge):
     coarse_centers: Tensor  # (n, D)
     coarse_table: Tensor  # (n + 1, C), float64
     _coarse_fingerprint: Fingerprint | None
+    _residuals: Tensor | None  # (N, C), in the working dtype
+    _value_size: Tensor | None  # (C,)
 
     @with_options_of(SupportLayer.__init__)
     def __init__(
@@ -115,16 +117,15 @@ class HierarchicalKernelRidge(LocalKernelRidge):
 
     def refresh(self) -> None:
         super().refresh()
-        self._coarse_fingerprint = None
-        self._residuals: Tensor | None = None  # (N, C), in the working dtype
-        self._value_size: Tensor | None = None  # (C,)
+        self._coarse_fingerprint = self._residuals = self._value_size = None
 
     def append(self, centers: Tensor, values: Tensor) -> None:
         keep, known = self._keeps_coarse(), self._residuals
         super().append(centers, values)
         if keep:
             if known is not None:
-                self._residuals = torch.cat((known, self._residuals_of(centers.detach(), values.detach())))
+                with torch.inference_mode(False), torch.no_grad():
+                    self._residuals = torch.cat((known, self._part().residuals(centers, values, self.kernel)))
             self._mark_fitted()
 
     def _keep_rows(self, keep: Tensor) -> None:
@@ -156,7 +157,7 @@ class HierarchicalKernelRidge(LocalKernelRidge):
         if has_derivatives(centers, values, kernel=self.kernel):
             part = self._fit(centers, values)
             self._value_size = size_of_values(values)
-            return part, (values.double() - part.predict(centers, self.kernel)).to(working_dtype(values.dtype))
+            return part, part.residuals(centers, values, self.kernel)
         # Tensors made in inference mode could not take part in a later backward pass.
         with self._lock, torch.inference_mode(False), torch.no_grad():
             if not self._is_fitted():
@@ -164,10 +165,13 @@ class HierarchicalKernelRidge(LocalKernelRidge):
                 self.coarse_centers, self.coarse_table = self._fit(centers, values)
                 self._mark_fitted()
             if self._residuals is None:
-                self._residuals = self._residuals_of(centers, values)
+                self._residuals = self._part().residuals(centers, values, self.kernel)
             if self._value_size is None:
                 self._value_size = size_of_values(values)
-            return CoarsePart(self.coarse_centers, self.coarse_table), self._residuals
+            return self._part(), self._residuals
+
+    def _part(self) -> CoarsePart:
+        return CoarsePart(self.coarse_centers, self.coarse_table)
 
     def _fit(self, centers: Tensor, values: Tensor) -> CoarsePart:
         with torch.no_grad():
@@ -176,11 +180,6 @@ class HierarchicalKernelRidge(LocalKernelRidge):
         rows = rows[: len(torch.unique(embedded[rows], dim=0))]  # copies come last
         options = SolveOptions(self.kernel, trend=self.trend, on_singular=self.on_singular)
         return fit_coarse(centers, values, rows, options, self.coarse, self.coarse_ridge)
-
-    def _residuals_of(self, centers: Tensor, values: Tensor) -> Tensor:
-        with torch.inference_mode(False), torch.no_grad():
-            fitted = CoarsePart(self.coarse_centers, self.coarse_table).predict(centers, self.kernel)
-            return (values.double() - fitted).to(working_dtype(values.dtype))
 
     def _options(self, fade: bool) -> SolveOptions:
         return super()._options(fade).but(value_scale=self._value_size)
