@@ -127,7 +127,6 @@ def test_a_circle_is_found():
 # Files without a test file of their own, and why.
 ELSEWHERE = {
     "errors.py": "each error is raised, and its text checked, where it is used",
-    "functional/voronoi.py": "cells of the hierarchical regressor: functional/test_hierarchical.py has a plain loop beside",
 }
 
 

@@ -14,7 +14,7 @@ KEPT = {
     ),
     "torchkrr.functional": (
         "Path assignment blended_kernel_ridge blended_power_function blending_weights cardinal_weights error_bound "
-        "error_indicator farthest_points gromov_monge hierarchical_kernel_ridge hierarchical_power_function "
+        "error_indicator farthest_points gromov_monge hierarchical_kernel_ridge "
         "kernel_ridge leave_one_out local_cardinal_weights local_error_bound local_kernel_ridge local_path "
         "local_power_function local_rkhs_norm monge_cost power_function power_greedy residual_greedy rkhs_norm"
     ),
@@ -108,3 +108,8 @@ def test_every_new_place_exists(place):
 def test_what_never_existed_is_an_ordinary_import_error(statement):
     with pytest.raises(ImportError, match="nothing"):
         exec(statement)
+
+
+def test_the_power_function_of_the_former_hierarchical_form_names_its_successor():
+    with pytest.raises(AttributeError, match=r"is now local_power_function\(\.\.\., fade=True\)"):
+        _ = torchkrr.functional.hierarchical_power_function

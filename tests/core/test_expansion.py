@@ -5,7 +5,7 @@ import torch
 
 from torchkrr import functional as F
 from torchkrr import kernels, neighbors
-from torchkrr.core.expansion import Expansions, Points, Regressors, expand, find_coefficients
+from torchkrr.core.expansion import Expansions, Points, Regressors, find_coefficients
 from torchkrr.core.options import SolveOptions
 
 KERNEL = kernels.Matern52(2.0)
@@ -51,12 +51,3 @@ def test_large_coefficients_are_marked_for_float64():
         query, as_points(centers, kernel), values, members, scale=scale, options=SolveOptions(kernel, 0.1)
     )
     assert not found.wide.any()
-
-
-@pytest.mark.parametrize("wide", [False, True])
-def test_one_expansion_on_all_centers_is_the_dense_regressor(wide):
-    query, centers, values = problem(torch.float64)
-    matrix = KERNEL(centers, centers) + 1e-3 * torch.eye(40, dtype=torch.float64)
-    table = torch.cat((torch.linalg.solve(matrix, values), torch.zeros(1, 2, dtype=torch.float64)))[None]
-    found = expand(as_points(query), as_points(centers), Regressors(table, torch.tensor([wide])), KERNEL)
-    torch.testing.assert_close(found, F.kernel_ridge(query, centers, values, kernel=KERNEL, ridge=1e-3))

@@ -34,3 +34,9 @@ __all__ = [
     "residual_greedy",
     "rkhs_norm",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "hierarchical_power_function":
+        raise AttributeError("hierarchical_power_function is now local_power_function(..., fade=True).")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
