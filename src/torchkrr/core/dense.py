@@ -426,5 +426,10 @@ class DenseRegressor:
         found = left_out_of(self.system, self.problem.values, inverse_of(self.system))
         return self.problem.values - found.residuals, found.diagonal
 
+    @torch.no_grad()
+    def inverse(self) -> Tensor:
+        """`(N, N)`, projected if there is a trend."""
+        return project_trend(self.system, inverse_of(self.system))[0]
+
     def _crosses(self, query: Tensor) -> Iterator[Tensor]:
         return crosses(self.problem._replace(query=self.problem.options.kernel.embed(query.double())))

@@ -21,7 +21,7 @@ from .._chunking import ranges
 
 BLOCK = 8192  # rows of features in float64 at a time
 MOST_LEVERAGE = 0.5  # uncapped, the correction of a residual doubles as the leverage goes to one
-Features = Callable[[slice], Tensor]
+Features = Callable[[slice | Tensor], Tensor]
 
 
 def inverse_root(gram: Tensor) -> Tensor:
@@ -50,7 +50,8 @@ class RidgeSpectrum:
     """Moments of features and values, and their eigendecomposition; serves every ridge.
 
     Args:
-        features: `(N, P)`, or a function that gives the rows of a slice, for features that are made as they are used.
+        features: `(N, P)`, or a function that gives the rows of a slice or of row numbers, for features that are made as they
+            are used.
         values: `(N, C)`.
         weights: `(N,)`, how many rows each row counts as; `None` is one. Rows of weight zero are predicted only.
 
@@ -90,13 +91,22 @@ class RidgeSpectrum:
 
     def residuals(self, ridge: float) -> tuple[Tensor, Tensor]:
         """Residuals `(N, C)` of the fit, and leverages `(N,)`."""
-        denominator = self._denominator(ridge)
         residuals, leverages = torch.empty_like(self.values), torch.empty_like(self.weights)
         for rows in self._rows():
-            projected = self._centered(rows) @ self.vectors
-            residuals[rows] = self.values[rows] - self.mean_value - projected @ (self.products / denominator)
-            leverages[rows] = self.weights[rows] * ((projected.square() / denominator.T).sum(1) + 1 / self.total)
+            residuals[rows], own = self.some_residuals(ridge, rows, self.project(rows))
+            leverages[rows] = self.weights[rows] * own.square().sum(1)
         return residuals, leverages
+
+    def project(self, rows: slice | Tensor) -> Tensor:
+        """Rows in the eigenvectors, `(n, K)`; they serve every ridge."""
+        return self._centered(rows) @ self.vectors
+
+    def some_residuals(self, ridge: float, rows: slice | Tensor, projected: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Residuals `(n, C)` of some rows, and $a$ `(n, K + 1)` with the hat matrix $h_{ij} = a_i^\top a_j\,w_j$."""
+        denominator = self._denominator(ridge)
+        residuals = self.values[rows] - self.mean_value - projected @ (self.products / denominator)
+        scaled = projected * denominator.T.rsqrt()
+        return residuals, torch.cat((scaled, self.total.rsqrt().expand(len(scaled), 1)), dim=1)
 
     def _decompose(self) -> tuple[Tensor, Tensor, Tensor]:
         """Eigenvalues `(K,)`, vectors `(P, K)`, and the products of projected features with values, `(K, C)`."""
@@ -121,7 +131,7 @@ class RidgeSpectrum:
         smallest = self.eigenvalues[-1:] * len(self.eigenvalues) * torch.finfo(torch.float64).eps
         return torch.where(self.eigenvalues > smallest, self.eigenvalues + ridge, torch.inf).unsqueeze(1)
 
-    def _centered(self, rows: slice) -> Tensor:
+    def _centered(self, rows: slice | Tensor) -> Tensor:
         return self._block(rows).double() - self.mean
 
     def _rows(self) -> list[slice]:

@@ -7,30 +7,46 @@ import numbers
 import os
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .. import _threads
-from ..errors import InputError, KernelRidgeWarning
+from .._checks import nearest_name
+from ..errors import InputError, KernelRidgeWarning, ShapeError
 from ..kernels import Kernel
 from ..neighbors import nearest
 from ..tuning.scores import Loss
 from .encoding import ROUNDING, Array, Centers, Rows, TableEncoder, different_points, fit_encoder, read_table, read_weights
 from .predictor import FEWEST, Predictor
-from .selection import Metric, choose, read_request
+from .prior import ModelPrior
+from .selection import Metric, choose, choose_for_model, read_request
 from .storage import load_estimator, save_estimator
 
 
-class Explanation(NamedTuple):
-    """Training rows behind each prediction and their weights, largest first: `(weights * y[indices]).sum(1)` is it."""
+@dataclass(frozen=True)
+class Explanation:
+    """Training rows behind each prediction, largest weight first; it can be unpacked as `(indices, weights)`.
+
+    The prediction is `prior + (weights * (y - y_prior)[indices]).sum(1)`, with what the prior predicts for each training row
+    without it, `y_prior`; without a prior both are zero. Of a classifier it is the scores, before the calibration.
+    """
 
     indices: Array  # (Q, R) rows, in the order they were given
     weights: Array  # (Q, R) zero where fewer rows took part
+    prior: Array  # (Q, C) the share of the prior
+    ids: Array | None  # (Q, R) the names of the rows, if they were given
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter((self.indices, self.weights))
 
 
 class KernelRidgeBase(BaseEstimator):
@@ -43,6 +59,8 @@ class KernelRidgeBase(BaseEstimator):
 
     _dense = False
     _loss: Loss = "mse"
+    _multilabel = False
+    _ids: Array | None = None
     encoder_: TableEncoder
     predictor_: Predictor
     _dtype: torch.dtype
@@ -54,6 +72,7 @@ class KernelRidgeBase(BaseEstimator):
         alpha: float | str = "auto",
         kernel: Kernel | str = "auto",
         metric: Metric = "auto",
+        prior: Any = "auto",
         categorical_features: Any = "from_dtype",
         warm_start: bool = False,
         random_state: Any = 0,
@@ -64,49 +83,84 @@ class KernelRidgeBase(BaseEstimator):
         self.alpha = alpha
         self.kernel = kernel
         self.metric = metric
+        self.prior = prior
         self.categorical_features = categorical_features
         self.warm_start = warm_start
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, ids: Any = None) -> Any:
         """Choose what is `"auto"` and keep the rows.
 
         Args:
             X: table, `(n, D)`: an array, or a frame of pandas or polars; NaN is a missing value.
-            y: of a regressor, targets `(n,)` or `(n, C)`; of a classifier, labels `(n,)`.
+            y: of a regressor, targets `(n,)` or `(n, C)`; of a classifier, labels `(n,)`, or `(n, C)` zeros and ones where a
+                row may have several labels.
             sample_weight: `(n,)`; a row of weight two counts as two rows, its alpha is halved.
+            groups: `(n,)` names; rows of one group, such as pictures of one thing, never vouch for each other: whatever is
+                chosen or calibrated by leaving a row out leaves its group out.
+            ids: `(n,)` names of the rows, all different, for `explain` and `forget`.
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, groups=groups, ids=ids)
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *, grow: bool = False) -> Any:
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        classes: Any = None,
+        *,
+        groups: Any = None,
+        ids: Any = None,
+        grow: bool = False,
+    ) -> Any:
         """Fit; or `grow`, with these rows beside those there are, if there are any."""
         known = hasattr(self, "predictor_")
         keep = known and (grow or bool(self.warm_start))
-        request = None if known and grow else read_request(self, dense=self._dense, loss=self._loss)
         with self._threads():
             table = read_table(self, X, reset=not keep)
             # Copies: the arrays of the caller may change, or be read-only.
             values = torch.tensor(self._read_values(table, y, reset=not keep, classes=classes))
-            weights = torch.tensor(read_weights(sample_weight, len(values)))
+            request = None
+            if not (known and grow):
+                request = read_request(self, dense=self._dense, loss=self._loss, multilabel=self._multilabel)
+            weights = torch.tensor(read_weights(sample_weight, len(values)) * self._class_weights(values))
+            group_numbers = self._read_groups(groups, len(values), reset=not (known and grow))
+            given_ids = self._read_ids(ids, len(values), grow=known and grow)
             if request is None or keep:
                 points = torch.tensor(self.encoder_.encode(table), dtype=self._dtype)
-                members, offset, unit = self.predictor_.members, self.predictor_.offset, self.predictor_.unit
             else:
                 given = table, values.numpy(), weights.numpy(), self.categorical_features
                 names = getattr(self, "feature_names_in_", None)
-                self.encoder_, encoded = fit_encoder(*given, names=names, seed=request.seed)
+                own_model = isinstance(request.prior, ModelPrior)
+                self.encoder_, encoded = fit_encoder(*given, names=names, seed=request.seed, all_columns=own_model)
                 self._dtype = torch.float32 if getattr(table, "dtype", None) == np.float32 else torch.float64
                 points = torch.tensor(encoded, dtype=self._dtype)
-                centers = different_points(Rows(points, values, weights))
-                offset, unit = self._unit(centers)
-                members = choose(centers._replace(values=(centers.values - offset) / unit), request)
-            rows = Rows(points, (values - offset) / unit, weights)
-            if request is None:
-                self.predictor_ = self.predictor_.append(rows)
+            model = self.predictor_.prior if request is None or keep else request.prior
+            if isinstance(model, ModelPrior):
+                values = self._targets_of_model(model.scores(points), values)
+            rows = Rows(points, values, weights, group_numbers)
+            if request is None or keep:
+                predictor = self.predictor_
+                rows = rows._replace(values=(values - predictor.offset) / predictor.unit)
+                if request is None:
+                    self.predictor_ = predictor.append(rows)
+                else:
+                    choices = predictor.members, predictor.offset, predictor.unit, request.seed, predictor.prior
+                    self.predictor_ = Predictor(rows, *choices)
             else:
-                self.predictor_ = Predictor(rows, members, offset, unit, request.seed)
+                centers = different_points(rows)
+                offset, unit = self._unit(centers)
+                rows = rows._replace(values=(values - offset) / unit)
+                unfitted = Predictor(rows, (), offset, unit, request.seed, model if isinstance(model, ModelPrior) else None)
+                if unfitted.prior is None:
+                    members, prior = choose(unfitted.centers, request, unfitted.groups)
+                else:
+                    members, prior = choose_for_model(unfitted.left_over, request), unfitted.prior
+                unfitted.members, unfitted.prior = members, prior
+                self.predictor_ = Predictor(rows, members, offset, unit, request.seed, prior)
+            self._ids = given_ids
             self._describe()
             if request is not None:
                 self._calibrate()
@@ -120,16 +174,58 @@ class KernelRidgeBase(BaseEstimator):
             )
         return self
 
+    def _read_groups(self, groups: Any, count: int, *, reset: bool) -> Tensor:
+        if groups is None:
+            return torch.full((count,), -1)
+        names = column_or_1d(groups)
+        check_consistent_length(names, np.empty(count))
+        if reset:
+            self._group_names: dict[Any, int] = {}
+        numbers = [self._group_names.setdefault(name, len(self._group_names)) for name in names.tolist()]
+        return torch.tensor(numbers)
+
+    def _read_ids(self, ids: Any, count: int, *, grow: bool) -> Array | None:
+        before = self._ids if grow else None
+        if ids is None:
+            if before is not None:
+                raise InputError("The rows of this estimator have ids. Give ids of the new rows too.")
+            return None
+        if grow and before is None:
+            raise InputError("The rows of this estimator have no ids, so new ones cannot have any.")
+        names = np.asarray(ids, dtype=object)
+        if names.shape != (count,):
+            raise ShapeError(f"ids must have one entry for each of {count} rows, got the shape {names.shape}.")
+        names = names if before is None else np.concatenate((before, names))
+        repeated = [name for name, number in Counter(names.tolist()).items() if number > 1]
+        if repeated:
+            raise InputError(f"ids must be different, but {repeated[0]!r} is there twice. Forget the earlier row first.")
+        return names
+
+    def _class_weights(self, values: Tensor) -> Array | float:
+        return 1.0
+
+    def _targets_of_model(self, scores: Tensor, values: Tensor) -> Tensor:
+        """What a row is corrected to, from the scores of a model of the caller's own, `(n, C)` each."""
+        if scores.shape != values.shape:
+            raise ShapeError(f"The prior predicts {scores.shape[1]} outputs, but y has {values.shape[1]}.")
+        return values
+
     def _calibrate(self) -> None:
         """Whatever is learned from the fitted predictor."""
 
-    def forget(self, rows: Any) -> Any:
+    def forget(self, rows: Any = None, *, ids: Any = None) -> Any:
         """Drop training rows; predictions are exactly those without them from the next one on.
 
         Args:
             rows: their numbers, in the order in which rows were given; those after a forgotten one move up.
+            ids: their names instead.
         """
         check_is_fitted(self)
+        if (rows is None) == (ids is None):
+            raise InputError("Give rows or ids.")
+        return self._forget(self._rows_named(ids) if rows is None else rows)
+
+    def _forget(self, rows: Any) -> Any:
         self.predictor_.check_whole()
         which = np.atleast_1d(np.asarray(rows))
         count = len(self.predictor_.rows.points)
@@ -138,8 +234,22 @@ class KernelRidgeBase(BaseEstimator):
         if len(which) and (which.min() < 0 or which.max() >= count):
             raise InputError(f"rows must lie between 0 and {count - 1}, got {which.min()} to {which.max()}.")
         self.predictor_ = self.predictor_.forget(torch.from_numpy(which.astype(np.int64)))
+        if self._ids is not None:
+            self._ids = np.delete(self._ids, which)
         self._describe()
         return self
+
+    def _rows_named(self, ids: Any) -> list[int]:
+        if self._ids is None:
+            raise InputError("The rows of this estimator have no ids. Give them to fit, or forget row numbers.")
+        places = {name: at for at, name in enumerate(self._ids.tolist())}
+        names = [ids] if isinstance(ids, str) or np.ndim(ids) == 0 else list(ids)
+        unknown = [name for name in names if name not in places]
+        if unknown:
+            near = nearest_name(str(unknown[0]), [str(name) for name in places])
+            hint = "" if near is None else f" Did you mean {near}?"
+            raise InputError(f"There is no row with the id {unknown[0]!r}.{hint}")
+        return [places[name] for name in names]
 
     def explain(self, X: Any, n_rows: int | None = None) -> Explanation:
         """The training rows behind each prediction, and the weight of each.
@@ -155,7 +265,10 @@ class KernelRidgeBase(BaseEstimator):
             raise InputError(f"n_rows must be at least 1 or None, got {n_rows}.")
         query = self._query(X)
         with self._threads():
-            return Explanation(*self.predictor_.explain(query, n_rows))
+            indices, weights = self.predictor_.explain(query, n_rows)
+            prior = self.predictor_.prior_scores(query)
+            prior = self.predictor_.in_units(prior) if self.predictor_.prior is not None else torch.zeros_like(prior)
+        return Explanation(indices, weights, prior.numpy(), None if self._ids is None else self._ids[indices])
 
     def leave_one_out(self) -> tuple[Array, Array] | None:
         """Predictions for up to 2000 different training rows without them, and their targets; `None` below three rows.

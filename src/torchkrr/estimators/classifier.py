@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils import assert_all_finite, check_consistent_length, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils import assert_all_finite, check_array, check_consistent_length, column_or_1d, compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ..errors import InputError
-from ..tuning.scores import Loss, best_temperature
+from ..kernels import Kernel
+from ..tuning.calibration import ClassCalibration, calibrate_classes, no_calibration
+from ..tuning.scores import Loss
 from .base import KernelRidgeBase
 from .encoding import Array, Centers
-from .predictor import FEWEST
+from .predictor import FEWEST, Predictor
+from .prior import ModelPrior, lifted
+from .selection import Metric
 
 
 class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
@@ -31,7 +37,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
 
     Attributes:
         classes_: the labels, in order.
-        temperature_: $T$.
+        calibration_: temperature and biases.
         kernel_, alpha_, n_neighbors_: what was chosen.
 
     Example:
@@ -48,67 +54,219 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
 
     _loss: Loss = "cross_entropy"
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
-        """Add rows; what was chosen stays. An estimator that is not fitted is.
+    def __init__(
+        self,
+        n_neighbors: int | str = "auto",
+        *,
+        alpha: float | str = "auto",
+        kernel: Kernel | str = "auto",
+        metric: Metric = "auto",
+        prior: Any = "auto",
+        margin: float = 1.0,
+        class_weight: Any = None,
+        categorical_features: Any = "from_dtype",
+        warm_start: bool = False,
+        random_state: Any = 0,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            n_neighbors,
+            alpha=alpha,
+            kernel=kernel,
+            metric=metric,
+            prior=prior,
+            categorical_features=categorical_features,
+            warm_start=warm_start,
+            random_state=random_state,
+            n_jobs=n_jobs,
+            verbose=verbose,
+        )
+        self.margin = margin
+        self.class_weight = class_weight
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, groups: Any = None, ids: Any = None
+    ) -> Any:
+        """Add rows; what was chosen stays. An estimator that is not fitted is. A new label becomes a new class.
 
         Args:
-            classes: all labels there will be; needed in the first call if it does not have them all.
+            X, y, sample_weight, groups, ids: as in `fit`.
+            classes: labels that may come later; they count as classes from the start.
         """
-        return self._fit(X, y, sample_weight, classes, grow=True)
+        return self._fit(X, y, sample_weight, classes, groups=groups, ids=ids, grow=True)
+
+    def forget(self, rows: Any = None, *, ids: Any = None, label: Any = None) -> Any:
+        """Drop training rows; predictions are exactly those without them from the next one on.
+
+        Args:
+            rows: their numbers, in the order in which rows were given; those after a forgotten one move up.
+            ids: their names instead.
+            label: every row of this class instead. The class stays, and is hardly ever predicted.
+        """
+        if label is None:
+            return super().forget(rows, ids=ids)
+        check_is_fitted(self)
+        if rows is not None or ids is not None:
+            raise InputError("Give rows, ids or a label.")
+        if label not in self.classes_:
+            raise InputError(f"label {label!r} is not one of the classes {self.classes_.tolist()}.")
+        at = self.classes_.tolist().index(label)
+        values = self.predictor_.rows.values
+        mine = values[:, at] > 0.5 if self._multilabel else values.argmax(1) == at
+        return self._forget(mine.nonzero().squeeze(1).numpy())
 
     def predict(self, X: Any) -> Array:
-        """The label of the largest probability, `(Q, D)` to `(Q,)`."""
+        """The label of the largest probability, `(Q, D)` to `(Q,)`; of several labels zeros and ones, `(Q, C)`."""
         check_is_fitted(self)
-        best = self.predict_proba(X).argmax(1)
-        return self.classes_[best]  # type: ignore[no-any-return]
+        probabilities = self.predict_proba(X)
+        if self._multilabel:
+            return (probabilities > 0.5).astype(np.int64)  # type: ignore[no-any-return]
+        return self.classes_[probabilities.argmax(1)]  # type: ignore[no-any-return]
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities in the order of `classes_`, `(Q, D)` to `(Q, C)`."""
         query = self._query(X)
         with self._threads():
-            memberships = self.predictor_.predict(query)
-        return self._outputs(memberships).to(query.dtype).numpy()
+            scores = self.predictor_.predict(query)
+        return self._outputs(scores).to(query.dtype).numpy()
 
-    def _calibrate(self) -> None:
+    def predict_set(self, X: Any, coverage: float = 0.9) -> Array:
+        r"""The classes that a row may have: the right one is among them with probability `coverage`.
+
+        Conformal, from leave-one-out: a class is in if its probability is at least $1 - q$, $q$ the
+        $\lceil(n+1)\gamma\rceil$-th smallest of one minus the probabilities of the right classes of left-out training
+        rows. A set without any class says that the row is like none of them.
+
+        Shape:
+            - X: `(Q, D)`; output: `(Q, C)` bool, in the order of `classes_`
+        """
+        if not isinstance(coverage, numbers.Real) or not 0 < coverage < 1:
+            raise InputError(f"coverage must be a number between 0 and 1, such as 0.9, got {coverage!r}.")
+        if self._multilabel:
+            raise InputError("predict_set is for rows of one class each. predict_proba gives a probability for each label.")
+        probabilities = self.predict_proba(X)
+        ordered, counts = self._surprises()
+        known = float(counts[-1]) if len(counts) else 0.0
+        rank = math.ceil((known + 1) * coverage - 1e-9)
+        if rank > known:  # too few rows to say
+            return np.ones_like(probabilities, dtype=bool)
+        largest = float(ordered[int((counts < rank - 1e-9).sum())])
+        return probabilities >= 1 - largest - 1e-9  # type: ignore[no-any-return]
+
+    def _surprises(self) -> tuple[Tensor, Tensor]:
+        """One minus the probabilities of the right classes of left-out rows, sorted, and how many rows there are up to each."""
+        scores, targets, counts = self._left_out()
+        parts = targets * counts.unsqueeze(1)  # rows of a center may differ in their class
+        ordered, order = (1 - self.calibration_.probabilities(scores)).flatten().sort()
+        parts = parts.flatten()[order]
+        some = parts > 0
+        return ordered[some], parts[some].cumsum(0)
+
+    def _left_out(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores of left-out rows, their memberships, and how many rows each stands for."""
         sample, (centers, rows) = self.predictor_.sample, self.predictor_.leave_out()
         means, targets, counts = [rows.mean], [sample.values], [sample.counts]
         if len(self.predictor_.centers.points) >= FEWEST:
             means.append(centers.mean.double())
             targets.append(sample.centers.values)
             counts.append(torch.ones(len(sample.which), dtype=torch.float64))
-        known = len(torch.cat(counts)) > 0
-        self.temperature_ = float(best_temperature(*map(torch.cat, (means, targets, counts)))) if known else 1.0
+        return torch.cat(means), torch.cat(targets), torch.cat(counts)
+
+    def _calibrate(self) -> None:
+        if isinstance(self.predictor_.prior, ModelPrior):  # its scores are logits
+            self.calibration_ = no_calibration(len(self.classes_), self._multilabel)
+            return
+        scores, targets, counts = self._left_out()
+        self.calibration_ = calibrate_classes(scores, targets, counts, multilabel=self._multilabel)
+
+    def _targets_of_model(self, scores: Tensor, values: Tensor) -> Tensor:
+        super()._targets_of_model(scores, values)
+        if self._multilabel:
+            return torch.where((scores > 0) == (values > 0.5), scores, self.margin * (2 * values - 1))
+        return lifted(scores, values.argmax(1), self.margin)
+
+    def _class_weights(self, values: Tensor) -> Array | float:
+        if self.class_weight is None:
+            return 1.0
+        if self._multilabel:
+            raise InputError("class_weight is for rows of one class each. Give sample_weight instead.")
+        labels = self.classes_[values.argmax(1).numpy()]
+        return compute_sample_weight(self.class_weight, labels)  # type: ignore[no-any-return]
 
     def _read_values(self, table: Any, y: Any, *, reset: bool, classes: Any) -> Array:
         if y is None:
             raise InputError("This estimator requires y to be passed, but the target y is None.")
+        check_classification_targets(y)
+        several = np.ndim(y) == 2 and type_of_target(y) == "multilabel-indicator"
+        if reset:
+            self._multilabel = several
+        if several != self._multilabel:
+            expected = "zeros and ones, a column for each label" if self._multilabel else "one label for each row"
+            raise InputError(f"y must hold {expected}, as in the fit.")
+        if several:
+            memberships: Array = check_array(y, dtype=np.float64, input_name="y", accept_sparse=True)
+            memberships = memberships.toarray() if hasattr(memberships, "toarray") else memberships
+            check_consistent_length(table, memberships)
+            if reset:
+                self.classes_ = np.arange(memberships.shape[1])
+            if memberships.shape[1] != len(self.classes_):
+                raise InputError(f"y has {memberships.shape[1]} labels, but the estimator was fitted with {len(self.classes_)}.")
+            return memberships
         labels = column_or_1d(y, warn=True)
         assert_all_finite(labels, input_name="y")
-        check_classification_targets(labels)
         check_consistent_length(table, labels)
         if reset:
             self.classes_ = np.unique(labels if classes is None else classes)
-        strange = np.setdiff1d(labels, self.classes_)
-        if len(strange):
-            raise InputError(
-                f"y has labels that are not among the classes {self.classes_.tolist()}: {strange.tolist()}. "
-                "Name all of them in the first call, as classes."
-            )
+            strange = np.setdiff1d(labels, self.classes_)
+            if len(strange):
+                raise InputError(
+                    f"y has labels that are not among the classes {self.classes_.tolist()}: {strange.tolist()}. "
+                    "Name all of them, as classes."
+                )
+        elif len(np.setdiff1d(labels, self.classes_)):
+            self._add_classes(np.union1d(self.classes_, labels))
         return np.eye(len(self.classes_))[np.searchsorted(self.classes_, labels)]  # type: ignore[no-any-return]
+
+    def _add_classes(self, classes: Array) -> None:
+        """Columns for new classes, of which no row is a member yet."""
+        predictor = self.predictor_
+        if isinstance(predictor.prior, ModelPrior):
+            new = np.setdiff1d(classes, self.classes_).tolist()
+            raise InputError(f"y has labels that the prior, a model, does not predict: {new}.")
+        places = torch.from_numpy(np.searchsorted(classes, self.classes_))
+
+        def spread(values: Tensor) -> Tensor:
+            return values.new_zeros(*values.shape[:-1], len(classes)).index_copy(-1, places, values)
+
+        rows = predictor.rows._replace(values=spread(predictor.rows.values))
+        offset, unit = predictor.offset.new_zeros(len(classes)), predictor.unit.new_ones(len(classes))
+        self.predictor_ = Predictor(rows, predictor.members, offset, unit, predictor.seed, predictor.prior)
+        self.calibration_ = self.calibration_._replace(bias=spread(self.calibration_.bias))
+        self.classes_ = classes
 
     def _own_state(self) -> dict[str, Any]:
         return {
             "classes": self.classes_.tolist(),
             "classes_dtype": "object" if self.classes_.dtype.kind == "O" else self.classes_.dtype.str,
-            "temperature": self.temperature_,
+            "temperature": self.calibration_.temperature,
+            "bias": self.calibration_.bias.tolist(),
+            "multilabel": self._multilabel,
         }
 
     def _take_own_state(self, plain: dict[str, Any]) -> None:
         self.classes_ = np.array(plain["classes"], dtype=plain["classes_dtype"])
-        self.temperature_ = float(plain["temperature"])
+        self._multilabel = bool(plain.get("multilabel", False))  # files of 0.1.0 have no bias
+        bias = torch.tensor(plain.get("bias", [0.0] * len(self.classes_)), dtype=torch.float64)
+        self.calibration_ = ClassCalibration(float(plain["temperature"]), bias, self._multilabel)
 
     def _outputs(self, means: Tensor) -> Tensor:
-        return torch.softmax(means.double() / self.temperature_, dim=1)
+        return self.calibration_.probabilities(means)
 
     def _unit(self, centers: Centers) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(centers.values[0]), torch.ones_like(centers.values[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags

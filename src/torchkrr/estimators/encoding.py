@@ -18,12 +18,15 @@ observation written several times, or a weight, and none is free; unless there a
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor
 
@@ -38,6 +41,9 @@ PRIOR_ROWS = 10.0  # weight of the mean of all in that of a category
 FEW_POINTS = 10
 ROUNDING = 1e-12  # of values, in parts of the largest
 SAMPLES = 2000  # centers, and rows, that are left out
+LARGE = 1 << 24  # numbers
+MEDIAN_ROWS = 10_000
+COLUMNS_AT_ONCE = 64
 STEPS = 32
 KNOTS = 64
 
@@ -73,6 +79,13 @@ def numbers(series: Any, name: str) -> Array:
     if np.isinf(values).any():
         raise InputError(f"Input X contains infinity in column {name}. Replace it, by NaN if the value is missing.")
     return values
+
+
+def is_complete(table: Any) -> bool:
+    """Whether it is an array of numbers, none missing."""
+    return isinstance(table, np.ndarray) and table.dtype.kind == "f" and not any(
+        np.isnan(block).any() for block in np.array_split(table, 1 + table.size // LARGE)
+    )
 
 
 def first_text(values: Any) -> str | None:
@@ -209,7 +222,9 @@ class TableEncoder:
     kept: tuple[int, ...]  # encoded columns that are neither constant nor copies
 
     def encode(self, table: Any) -> Array:
-        """A table of the same columns to `(n, D)` float64."""
+        """A table of the same columns to `(n, D)`: float64, or as an array of numbers without missing ones is."""
+        if is_complete(table) and not any(learned.indicator for learned in self.columns):
+            return table if len(self.kept) == table.shape[1] else table[:, list(self.kept)]  # type: ignore[no-any-return]
         blocks = [learned.encode(column(table, at), str(at)) for at, learned in enumerate(self.columns)]
         return np.concatenate(blocks, axis=1)[:, list(self.kept)]
 
@@ -221,7 +236,14 @@ class TableEncoder:
 
 
 def fit_encoder(
-    table: Any, values: Array, weights: Array, categorical: Any, *, names: Array | None = None, seed: int = 0
+    table: Any,
+    values: Array,
+    weights: Array,
+    categorical: Any,
+    *,
+    names: Array | None = None,
+    seed: int = 0,
+    all_columns: bool = False,
 ) -> tuple[TableEncoder, Array]:
     """Learn the encoding of a table, and encode it, out of fold where outputs are used.
 
@@ -237,6 +259,14 @@ def fit_encoder(
                [1.5, 1. , 1. , 0. ]])
     """
     used = weights > 0
+    if is_complete(table) and not any(categorical_columns(table, categorical, names)):
+        known = table if used.all() else table[used]
+        medians = np.median(known[:MEDIAN_ROWS], axis=0)  # for rows to come
+        kept = tuple(range(table.shape[1])) if all_columns else _informative(known)
+        encoder = TableEncoder(tuple(Column("number", float(median)) for median in medians), kept)
+        return encoder, encoder.encode(table)
+    if all_columns:
+        raise InputError("A model as the prior takes numbers alone: encode categories and fill missing values first.")
     fold = np.random.default_rng(seed).permutation(len(weights)) % min(FOLDS, len(weights))
     columns, blocks = [], []
     for at, is_category in enumerate(categorical_columns(table, categorical, names)):
@@ -311,10 +341,12 @@ def _informative(encoded: Array) -> tuple[int, ...]:
     """Columns that vary and differ from those before them; the first one if none does."""
     seen: set[bytes] = set()
     kept = []
-    for at, values in enumerate(np.ascontiguousarray(encoded.T) + 0.0):  # minus zero is zero
-        if (values != values[0]).any() and values.tobytes() not in seen:
-            seen.add(values.tobytes())
-            kept.append(at)
+    for start in range(0, encoded.shape[1], COLUMNS_AT_ONCE):
+        for at, values in enumerate(np.ascontiguousarray(encoded[:, start : start + COLUMNS_AT_ONCE].T) + 0.0, start):
+            digest = hashlib.blake2b(values, digest_size=16).digest()  # minus zero is zero by the addition
+            if (values != values[0]).any() and digest not in seen:
+                seen.add(digest)
+                kept.append(at)
     return tuple(kept) or (0,)
 
 
@@ -324,10 +356,19 @@ class Rows(NamedTuple):
     points: Tensor  # (n, D)
     values: Tensor  # (n, C)
     weights: Tensor  # (n,) float64
+    groups: Tensor  # (n,) int64: rows of one group are left out together; negative: alone
+
+
+class Groups(NamedTuple):
+    """Centers that are left out together."""
+
+    of_center: Tensor  # (N,)
+    several: tuple[Tensor, ...]  # the centers of each group that has more than one
+    largest: int
 
 
 class Centers(NamedTuple):
-    """The different points, in lexicographic order, so that nothing depends on the order of the rows."""
+    """The different points, in the order of their digests, so that nothing depends on the order of the rows."""
 
     points: Tensor  # (N, D)
     values: Tensor  # (N, C) float64, weighted means
@@ -355,9 +396,13 @@ class Sample(NamedTuple):
 
 def different_points(rows: Rows) -> Centers:
     used = rows.weights > 0
-    points = rows.points[used].numpy() + 0.0  # minus zero is zero
-    different, inverse = np.unique(points, axis=0, return_inverse=True)
-    index = torch.from_numpy(np.asarray(inverse).reshape(-1))
+    whole = bool(used.all())
+    points = (rows.points if whole else rows.points[used]).numpy()
+    first, inverse = _first_of_each(points)
+    if whole and len(first) == len(points) and points.size > LARGE:  # all different: a copy would double the memory
+        different, index = rows.points, torch.arange(len(points))
+    else:
+        different, index = torch.from_numpy(points[first]), torch.from_numpy(inverse)
     count, weights, values = len(different), rows.weights[used], rows.values[used].double()
     sums = torch.zeros(count, dtype=torch.float64).index_add_(0, index, weights)
     totals = torch.zeros(count, values.shape[1], dtype=torch.float64)
@@ -370,7 +415,33 @@ def different_points(rows: Rows) -> Centers:
     scatter = totals.index_add(0, index, weights.unsqueeze(1) * apart.square())
     is_noise_known = count < FEW_POINTS or bool(scatter.any())
     freedom = (sums - 1).clamp_min(0) if is_noise_known else torch.zeros_like(sums)
-    return Centers(torch.from_numpy(different), means, sums, of_row, scatter, freedom)
+    return Centers(different, means, sums, of_row, scatter, freedom)
+
+
+def _first_of_each(points: Array) -> tuple[Array, Array]:
+    """The first row of each different point, and for each row which of them it is."""
+    digests = np.array([hashlib.blake2b(row + 0.0, digest_size=16).digest() for row in points], dtype="S16")  # no minus zero
+    _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
+    return first, inverse.reshape(-1)
+
+
+def groups_of(rows: Rows, centers: Centers) -> Groups | None:
+    """What is left out together: a center goes with the others of its group, and with the groups of its copies."""
+    used = rows.weights > 0
+    groups, of_row = rows.groups[used], centers.of_row[used]
+    grouped = groups >= 0
+    if not bool(grouped.any()):
+        return None
+    count = len(centers.points)
+    _, names = torch.unique(groups[grouped], return_inverse=True)
+    size = count + int(names.max()) + 1
+    links = coo_array((np.ones(len(names)), (of_row[grouped].numpy(), (count + names).numpy())), shape=(size, size))
+    _, parts = connected_components(links, directed=False)
+    of_center = torch.from_numpy(parts[:count].astype(np.int64))
+    order = of_center.argsort(stable=True)
+    sizes = of_center.bincount()
+    several = tuple(part for part in order.split(sizes[sizes > 0].tolist()) if len(part) > 1)
+    return Groups(of_center, several, max(map(len, several))) if several else None
 
 
 def sample_of(rows: Rows, centers: Centers, seed: int) -> Sample:

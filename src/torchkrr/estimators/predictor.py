@@ -31,16 +31,19 @@ from torch import Tensor
 
 from ..core.dense import DenseRegressor
 from ..core.local import solve_local
-from ..core.options import Kind, SolveOptions
+from ..core.options import Kind, SolveOptions, Trend
 from ..errors import InputError
 from ..kernels import Kernel
 from ..neighbors import ExactIndex, nearest
-from .encoding import Array, Centers, Rows, Sample, different_points, sample_of
+from ..tuning.select import scaled
+from .encoding import Array, Centers, Groups, Rows, Sample, different_points, groups_of, sample_of
+from .prior import FittedRidge, Hat, ModelPrior, RidgePrior
 
 MOST_DENSE = 5000  # different rows in one factorization: its time grows with their cube
 DENSE_BUT_LOCAL = 400  # nearest rows in each prediction of a member for every row, where they are more than that
 SOLVED_IN_SINGLE = 1e-3  # least ridge that is solved in float32
 EXPLAINED_AT_ONCE = 256  # queries
+EMBEDDED_AT_ONCE = 8192
 NEARBY = 30
 PRIOR = 10.0  # weight of all residuals in the factor at a query, in rows
 PER_CENTER = 0.02  # what a center left out tells about the noise, in repeated rows: hardly anything but where to begin
@@ -53,7 +56,7 @@ class Member(NamedTuple):
     kernel: Kernel
     ridge: float
     num_neighbors: int | None  # None: every center
-    share: float  # of the prediction
+    share: float  # of what the kernels predict together
     single: bool = False  # neighbors are searched in float32 whatever the data
 
 
@@ -66,7 +69,10 @@ def combine(members: Sequence[Member], predictions: Sequence[Prediction]) -> Pre
     """The prediction of all members together; its variance is the mean of theirs."""
     pairs = list(zip(members, predictions, strict=True))
     mean = torch.stack([member.share * prediction.mean for member, prediction in pairs]).sum(0)
-    return Prediction(mean, torch.stack([member.share * prediction.variance for member, prediction in pairs]).sum(0))
+    total = sum(member.share for member in members)
+    shares = [member.share / total if total else 1 / len(members) for member in members]
+    variances = [share * prediction.variance for share, prediction in zip(shares, predictions, strict=True)]
+    return Prediction(mean, torch.stack(variances).sum(0))
 
 
 def neighbors_of(member: Member, count: int) -> int | None:
@@ -86,9 +92,10 @@ def dtypes_of(member: Member, points: Tensor) -> tuple[torch.dtype, torch.dtype]
 class DenseMember:
     """Every center takes part; in float64, whatever the dtype of the data."""
 
-    def __init__(self, member: Member, centers: Centers) -> None:
+    def __init__(self, member: Member, centers: Centers, trend: Trend = "constant") -> None:
         self.dtype, self.ridge, self.ridges = centers.points.dtype, member.ridge, member.ridge / centers.weights
-        options = SolveOptions(member.kernel, self.ridges, "constant")
+        options = SolveOptions(member.kernel, self.ridges, trend)
+        self.values = centers.values
         self.regressor = DenseRegressor(centers.points, centers.values, options)
 
     def mean(self, query: Tensor) -> Tensor:
@@ -102,8 +109,21 @@ class DenseMember:
         weights = self.regressor.weights(query)
         return torch.arange(weights.shape[1]).expand(len(query), -1), weights.to(self.dtype)
 
-    def leave_out(self, which: Tensor) -> Prediction:
-        means, diagonal = self.regressor.leave_one_out()
+    def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Hat | None = None) -> Prediction:
+        """Predictions of some centers without them: without their whole group, and out of the fit of the prior, if given."""
+        if groups is None and hat is None:
+            means, diagonal = self.regressor.leave_one_out()
+        else:
+            inverse = self.regressor.inverse()
+            diagonal = inverse.diagonal().clone()
+            residuals = self.values - self.regressor.leave_one_out()[0]
+            if hat is not None:
+                residuals = self.values - hat.left_out() + hat.of_sum(inverse)
+            for members in groups.several if groups is not None else ():
+                block = inverse[members][:, members]
+                residuals[members] = torch.linalg.solve(block, inverse[members] @ self.values)
+                diagonal[members] = 1 / torch.linalg.inv(block).diagonal()
+            means = self.values - residuals
         # 1 / P_ii is the variance of the center itself, with its own ridge in it.
         return Prediction(means[which].to(self.dtype), torch.maximum(1 / diagonal, self.ridges)[which])
 
@@ -111,52 +131,75 @@ class DenseMember:
 class LocalMember:
     """The nearest centers of each query, searched anew for each."""
 
-    def __init__(self, member: Member, centers: Centers, num_neighbors: int) -> None:
+    def __init__(self, member: Member, centers: Centers, num_neighbors: int, trend: Trend = "constant") -> None:
         searched, self.dtype = dtypes_of(member, centers.points)
-        self.num_neighbors, self.ridge = num_neighbors, member.ridge
-        self.points, self.values = centers.points.to(self.dtype), centers.values.to(self.dtype)
+        self.num_neighbors, self.ridge, self.kernel = num_neighbors, member.ridge, member.kernel
+        self.values = centers.values.to(self.dtype)
         equal = bool((centers.weights == 1).all())
-        self.options = SolveOptions(member.kernel, member.ridge if equal else member.ridge / centers.weights, "constant")
-        self.embedded = member.kernel.embed(self.points)
+        # The members see embedded points alone: all that is left of the kernel is its profile.
+        profile = scaled(member.kernel, -member.kernel.log_lengthscale.detach())
+        profile.input_transform = None
+        self.options = SolveOptions(profile, member.ridge if equal else member.ridge / centers.weights, trend)
+        self.points = self.embed(centers.points)
         self.index = ExactIndex()
-        self.index.build(self.embedded.to(searched))
+        self.index.build(self.points.to(searched))
+
+    def embed(self, points: Tensor) -> Tensor:
+        parts = [self.kernel.embed(part.to(self.dtype)) for part in points.split(EMBEDDED_AT_ONCE)]
+        return torch.cat(parts) if len(parts) != 1 else parts[0]
 
     def mean(self, query: Tensor) -> Tensor:
         return self.predict(query).mean
 
     def predict(self, query: Tensor) -> Prediction:
-        mean, power_squared, _ = self.solve(query, "mean")
+        mean, power_squared, _ = self.solve(self.embed(query), "mean")
         return Prediction(mean, power_squared + self.ridge)
 
     def weights(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        weights, _, indices = self.solve(query, "weights")
+        weights, _, indices = self.solve(self.embed(query), "weights")
         return indices, weights
 
-    def leave_out(self, which: Tensor) -> Prediction:
-        mean, power_squared, _ = self.solve(self.points[which], "mean", exclude=which)
+    def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Hat | None = None) -> Prediction:
+        """As of a dense member, but the other rows keep their residuals in the fit of the prior without themselves alone."""
+        mean, power_squared, _ = self.solve(self.points[which], "mean", exclude=which, groups=groups)
         ridges = self.options.ridge
         return Prediction(mean, power_squared + (ridges[which] if isinstance(ridges, Tensor) else ridges))
 
-    def solve(self, query: Tensor, kind: Kind, exclude: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def solve(
+        self, embedded: Tensor, kind: Kind, exclude: Tensor | None = None, groups: Groups | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """What `kind` asks for, the squared power function, and the neighbors."""
-        query = query.to(self.dtype)
-        embedded = self.options.kernel.embed(query) if exclude is None else self.embedded[exclude]
-        count = self.num_neighbors if exclude is None else min(self.num_neighbors, len(self.points) - 1)
+        most = len(self.points) - (0 if exclude is None else 1 if groups is None else groups.largest)
+        count = min(self.num_neighbors, most)
         assert self.index.points is not None
-        indices = self.index.search(embedded.to(self.index.points.dtype), count, exclude=exclude).indices
-        points = embedded, self.embedded
-        first, squared = solve_local(query, self.points, self.values, indices, self.options, kind, embedded=points)
+        searched = embedded.to(self.index.points.dtype)
+        if groups is None or exclude is None:
+            indices = self.index.search(searched, count, exclude=exclude).indices
+        else:
+            indices = self.index.search(searched, min(count + groups.largest - 1, len(self.points) - 1), exclude=exclude).indices
+            own = groups.of_center[indices] == groups.of_center[exclude].unsqueeze(1)
+            indices = indices.gather(1, own.to(torch.uint8).argsort(dim=1, stable=True)[:, :count])
+        first, squared = solve_local(embedded, self.points, self.values, indices, self.options, kind)
         return first, squared.clamp_min(0).double(), indices
 
 
 class Predictor:
-    """Rows, members, and the unit of the values; the members are solved when something is asked.
+    """Rows, prior, members, and the unit of the values; they are solved when something is asked.
 
-    Values are kept less `offset` and divided by `unit`, so that nothing depends on where they lie.
+    Values are kept less `offset` and divided by `unit`, so that nothing depends on where they lie. With a prior the members
+    predict what it leaves over.
     """
 
-    def __init__(self, rows: Rows, members: tuple[Member, ...], offset: Tensor, unit: Tensor, seed: int) -> None:
-        self.rows, self.members, self.offset, self.unit, self.seed = rows, members, offset, unit, seed
+    def __init__(
+        self,
+        rows: Rows,
+        members: tuple[Member, ...],
+        offset: Tensor,
+        unit: Tensor,
+        seed: int,
+        prior: RidgePrior | ModelPrior | None = None,
+    ) -> None:
+        self.rows, self.members, self.offset, self.unit, self.seed, self.prior = rows, members, offset, unit, seed, prior
 
     def append(self, rows: Rows) -> Predictor:
         """A predictor with these rows too."""
@@ -172,7 +215,7 @@ class Predictor:
         return self._with_rows(Rows(*(tensor[keep] for tensor in self.rows)))
 
     def _with_rows(self, rows: Rows) -> Predictor:
-        return Predictor(rows, self.members, self.offset, self.unit, self.seed)
+        return Predictor(rows, self.members, self.offset, self.unit, self.seed, self.prior)
 
     def check_whole(self) -> None:
         """That every row is here, for whatever needs them all; a predictor that holds a part of them raises."""
@@ -183,12 +226,53 @@ class Predictor:
         return different_points(self.rows)
 
     @cached_property
+    def groups(self) -> Groups | None:
+        """Centers that are left out together; `None` where each is alone."""
+        return groups_of(self.rows, self.centers)
+
+    @cached_property
+    @torch.no_grad()
+    def fitted_prior(self) -> FittedRidge | None:
+        """The prior, fitted to the centers; `None` if there is none, or if it is a model that came fitted."""
+        if not isinstance(self.prior, RidgePrior):
+            return None
+        return self.prior.fit(self.centers.points, self.centers.values, self.centers.weights)
+
+    @cached_property
+    @torch.no_grad()
+    def left_over(self) -> Centers:
+        """The centers, with what the prior leaves over of their values when they are left out of it."""
+        if self.prior is None:
+            return self.centers
+        if self.fitted_prior is None:
+            return self.centers._replace(values=self.centers.values - self.prior_scores(self.centers.points))
+        residuals = self.fitted_prior.left_out()
+        for members in self.groups.several if self.groups is not None else ():
+            residuals[members] = self.fitted_prior.hat(members).left_out_together()
+        return self.centers._replace(values=residuals)
+
+    def prior_scores(self, query: Tensor) -> Tensor:
+        """What the prior alone predicts, `(Q, C)` in float64, in the unit of the kept values; zero without one."""
+        if self.fitted_prior is not None:
+            return self.fitted_prior.predict(query)
+        if isinstance(self.prior, ModelPrior):
+            return (self.prior.scores(query) - self.offset) / self.unit
+        return torch.zeros(len(query), len(self.offset), dtype=torch.float64)
+
+    @property
+    def trend(self) -> Trend:
+        """Far from all rows a model of the caller's own stays what it was."""
+        return None if isinstance(self.prior, ModelPrior) else "constant"
+
+    @cached_property
     @torch.no_grad()
     def fitted(self) -> list[DenseMember | LocalMember]:
         """The members, solved on the centers."""
         counts = [neighbors_of(member, len(self.centers.points)) for member in self.members]
         return [
-            DenseMember(member, self.centers) if count is None else LocalMember(member, self.centers, count)
+            DenseMember(member, self.left_over, self.trend)
+            if count is None
+            else LocalMember(member, self.left_over, count, self.trend)
             for member, count in zip(self.members, counts, strict=True)
         ]
 
@@ -210,13 +294,22 @@ class Predictor:
     @torch.no_grad()
     def predict(self, query: Tensor) -> Tensor:
         """`(Q, D)` to `(Q, C)`."""
-        means = [member.share * fitted.mean(query) for member, fitted in zip(self.members, self.fitted, strict=True)]
-        return self.in_units(torch.stack(means).sum(0)).to(query.dtype)
+        mean = self.prior_scores(query)
+        for member, fitted in zip(self.members, self.fitted, strict=True):
+            if member.share:
+                mean = mean + member.share * fitted.mean(query)
+        return self.in_units(mean).to(query.dtype)
+
+    @torch.no_grad()
+    def predict_with_variance(self, query: Tensor) -> Prediction:
+        """In the unit of the kept values, float64."""
+        mean, variance = combine(self.members, [fitted.predict(query) for fitted in self.fitted])
+        return Prediction(self.prior_scores(query) + mean, variance)
 
     @torch.no_grad()
     def predict_with_std(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Predictions and their standard deviations `(Q, C)`, float64."""
-        mean, variance = combine(self.members, [fitted.predict(query) for fitted in self.fitted])
+        mean, variance = self.predict_with_variance(query)
         residuals = self.residuals
         near = nearest(self.members[0].kernel.embed(query), residuals.points, residuals.nearby)
         return self.in_units(mean), residuals.std(near, variance) * self.unit
@@ -225,13 +318,26 @@ class Predictor:
     def leave_out(self) -> tuple[Prediction, Prediction]:
         """What is predicted for sampled centers without them, and for sampled rows without one of their copies."""
         sample = self.sample
-        if len(self.centers.points) > 1:
-            alone = [fitted.leave_out(sample.which) for fitted in self.fitted]
+        if len(self.centers.points) > (1 if self.groups is None else self.groups.largest):
+            dense = [member for member in self.fitted if isinstance(member, DenseMember)]
+            everyone = torch.arange(len(self.centers.points))
+            hat = self.fitted_prior.hat(everyone) if self.fitted_prior is not None and dense else None
+            alone = [
+                fitted.leave_out(sample.which, self.groups, hat if fitted in dense else None) for fitted in self.fitted
+            ]
+            prior = self.centers.values[sample.which] - self.left_over.values[sample.which]
         else:  # nothing is known without it
             unknown = Prediction(sample.centers.values, torch.full_like(sample.centers.weights, math.inf))
-            alone = [unknown] * len(self.members)
-        rows = [_without_one(member.ridge, part, sample) for member, part in zip(self.members, alone, strict=True)]
-        return combine(self.members, alone), combine(self.members, rows)
+            alone, prior = [unknown] * len(self.members), torch.zeros_like(sample.centers.values)
+        whole = combine(self.members, alone)
+        whole = whole._replace(mean=prior + whole.mean)
+        return whole, _without_one(self.ridge, whole, sample)
+
+    @property
+    def ridge(self) -> float:
+        """The mean of the members."""
+        total = sum(member.share for member in self.members)
+        return sum(member.share * member.ridge for member in self.members) / total if total else self.members[0].ridge
 
     @cached_property
     @torch.no_grad()
@@ -240,7 +346,7 @@ class Predictor:
         sample, (alone, rows) = self.sample, self.leave_out()
         centers, count = sample.centers, len(self.centers.points)
         points = self.members[0].kernel.embed(centers.points)
-        ridge = sum(member.share * member.ridge for member in self.members)
+        ridge = self.ridge
         if count < FEWEST:  # nothing to leave out: as uncertain as the spread of the values
             sizes, spreads, nearby = torch.ones_like(centers.values), torch.ones_like(centers.weights), len(points)
         else:
@@ -288,7 +394,7 @@ class Predictor:
 
     def __getstate__(self) -> dict[str, Any]:
         self.check_whole()
-        return {name: getattr(self, name) for name in ("rows", "members", "offset", "unit", "seed")}
+        return {name: getattr(self, name) for name in ("rows", "members", "offset", "unit", "seed", "prior")}
 
 
 def _sparse(indices: Tensor, weights: Tensor, columns: int) -> Any:

@@ -25,12 +25,12 @@ class Interval(NamedTuple):
 
 
 class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, ids: Any = None) -> Any:
         """Add rows; the next prediction is that of a fit on all rows with the same kernel, alpha and number of neighbors.
 
         What was chosen, and how the columns are encoded, stays; an estimator that is not fitted is.
         """
-        return self._fit(X, y, sample_weight, grow=True)
+        return self._fit(X, y, sample_weight, groups=groups, ids=ids, grow=True)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predictions, and with `return_std` the standard deviation of a new observation, of weight one, at each row.
@@ -174,6 +174,7 @@ class KernelRidgeRegressor(_Regressor):
         *,
         kernel: Kernel | str = "auto",
         metric: Metric = "auto",
+        prior: Any = None,
         categorical_features: Any = "from_dtype",
         warm_start: bool = False,
         random_state: Any = 0,
@@ -184,6 +185,7 @@ class KernelRidgeRegressor(_Regressor):
             alpha=alpha,
             kernel=kernel,
             metric=metric,
+            prior=prior,
             categorical_features=categorical_features,
             warm_start=warm_start,
             random_state=random_state,

@@ -20,30 +20,37 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 from tqdm import tqdm
 
+from ..core.spectrum import KernelSpectrum
+from ..distances import squared_distances
 from ..errors import InputError
-from ..kernels import Exponential, Gaussian, Kernel, Matern32, Matern52
-from ..transforms import Compose, Standardize, Transform
+from ..functional import farthest_points
+from ..kernels import Exponential, Gaussian, Kernel
+from ..transforms import Compose, MeanDistance, Standardize, Transform, UnitNorm
 from ..tuning import Selection, learn_metric, select
+from ..tuning.leave_one_out import shuffled_rows
 from ..tuning.scores import Loss
 from ..tuning.select import scaled
-from .encoding import Centers, Concatenate, RankTransform, SelectColumns, Staircase
+from .candidates import FITTED_ROWS, PROFILES, WIDE, Family, Judge, choose_for_classes, family_named
+from .encoding import Centers, Concatenate, Groups, RankTransform, SelectColumns, Staircase
 from .lengthscales import Fit, Problem, first_log, learn_lengthscales, try_around
 from .predictor import Member
+from .prior import COARSE_RIDGES, RIDGES, FittedRidge, KernelFeatures, ModelPrior, RidgePrior, choose_ridge
 
 Metric = Literal["ard", "linear", "auto"] | None
-PROFILES: dict[str, type[Kernel]] = {
-    "exponential": Exponential,
-    "matern32": Matern32,
-    "matern52": Matern52,
-    "gaussian": Gaussian,
-    "laplacian": Gaussian,  # on a staircase
-}
+PRIORS = ("auto", "linear", "coarse")
 # Factors of a lengthscale to try: around a first guess, and around one that was learned.
 FIRST_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 FACTORS = (0.7, 1.0, 1.4)
 LEAST_ROWS = 50  # to learn a metric from
 MOST_ROWS = 2000  # to choose from where all take part: more say no more about a few numbers
 FEWEST_LOCAL = 4
+FEWEST_GROUPS = 20
+LEAST_PRIOR = 10  # rows
+PRIOR_ROWS = 400
+COARSE_POINTS = 1000
+MODEL_KERNELS = ("exponential", "gaussian")
+MODEL_FACTORS = (1.0, 0.5, 0.25, 0.1, 0.05)  # the widest first: the narrowest corrects the rows alone
+MODEL_RIDGES = (1e-6, 1e-3, 1e-1)
 
 DENSE_KERNELS = ("matern32", "laplacian", "gaussian")
 DENSE_SCREEN_ROWS = 300
@@ -79,13 +86,15 @@ class Request(NamedTuple):
     loss: Loss
     seed: int
     progress: bool
+    prior: Any = None  # as given
+    multilabel: bool = False
 
     def ridges(self, otherwise: Sequence[float], around: float = 1.0) -> tuple[float, ...]:
         """Those to try: the one that was given, or `otherwise`, as factors of the one they lie `around`."""
         return tuple(factor * around for factor in otherwise) if self.ridge is None else (self.ridge,)
 
 
-def read_request(estimator: Any, *, dense: bool, loss: Loss) -> Request:
+def read_request(estimator: Any, *, dense: bool, loss: Loss, multilabel: bool = False) -> Request:
     """The parameters of an estimator, checked, in the library's own terms."""
     neighbors, kernel, alpha, metric = estimator.n_neighbors, estimator.kernel, estimator.alpha, estimator.metric
     if neighbors != "auto" and (not isinstance(neighbors, numbers.Integral) or isinstance(neighbors, bool) or neighbors < 1):
@@ -110,17 +119,135 @@ def read_request(estimator: Any, *, dense: bool, loss: Loss) -> Request:
         loss=loss,
         seed=int(check_random_state(estimator.random_state).randint(np.iinfo(np.int32).max)),
         progress=bool(estimator.verbose),
+        prior=_read_prior(estimator.prior, kernel, classes=loss == "cross_entropy"),
+        multilabel=multilabel,
     )
 
 
-def choose(centers: Centers, request: Request) -> tuple[Member, ...]:
-    """Every center takes part in each prediction where they are few, the nearest ones where they are many."""
+def _read_prior(prior: Any, kernel: Any, *, classes: bool) -> Any:
+    if not isinstance(prior, str | None):
+        return ModelPrior(prior, classes)
+    if prior is not None and prior not in PRIORS:
+        raise InputError(f"prior must be None, a fitted model or one of {', '.join(map(repr, PRIORS))}, got {prior!r}.")
+    # As with the metric: a kernel of the caller's own is used alone, unless a prior is asked for.
+    return None if prior == "auto" and isinstance(kernel, Kernel) else prior
+
+
+class Choice(NamedTuple):
+    members: tuple[Member, ...]
+    prior: RidgePrior | None
+
+
+def choose(centers: Centers, request: Request, groups: Groups | None = None) -> Choice:
+    """Prior and members. Every center takes part in each prediction where they are few, the nearest ones where they are many.
+
+    Weights count in units of their mean, so that a table that is given several times is judged as it would be once.
+    """
+    if groups is not None and len(torch.unique(groups.of_center)) >= FEWEST_GROUPS:  # one of each: none vouches for another
+        _, first = np.unique(groups.of_center.numpy(), return_index=True)
+        centers = centers.some(torch.from_numpy(first))
+    unit = float(centers.weights.mean())
+    centers = centers._replace(weights=centers.weights / unit)
+    if request.ridge is not None:
+        request = request._replace(ridge=request.ridge / unit)
+    members, prior = _choose(centers, request)
+    members = tuple(member._replace(ridge=member.ridge * unit) for member in members)
+    return Choice(members, None if prior is None else prior._replace(ridge=prior.ridge * unit))
+
+
+def _choose(centers: Centers, request: Request) -> Choice:
     count = len(centers.points)
     everyone = request.num_neighbors is None or request.num_neighbors >= count
+    judge = Judge(centers.values, centers.weights, request.multilabel) if request.loss == "cross_entropy" else None
+    prior = None if request.prior is None or count < LEAST_PRIOR else choose_prior(centers, request, judge)
+    optional = request.prior == "auto"
     few = count <= MOST_ROWS and everyone and request.metric != "linear"
+    if judge is not None and request.metric in ("auto", None) and count >= FEWEST_LOCAL and centers.values.shape[1] > 1:
+        neighbors = None if request.dense else request.num_neighbors
+        choice = choose_for_classes(
+            centers, request.kernel, request.ridge, neighbors, prior, judge, prior_optional=optional, seed=request.seed
+        )
+        return Choice(choice.members, prior.prior if prior is not None and choice.prior else None)
+    if prior is not None and optional and not _prior_wins(centers, prior, request):
+        prior = None
+    if prior is not None:
+        centers = centers._replace(values=prior.left_out())
+        request = request._replace(loss="mse")  # of residuals, which are no memberships
     if request.dense or few or count < FEWEST_LOCAL:
-        return choose_dense(centers, request)
-    return choose_local(centers, request)
+        return Choice(choose_dense(centers, request), None if prior is None else prior.prior)
+    return Choice(choose_local(centers, request), None if prior is None else prior.prior)
+
+
+@torch.no_grad()
+def choose_prior(centers: Centers, request: Request, judge: Judge | None) -> FittedRidge:
+    """Ridge regression on the points, or on coarse points, with the ridge that predicts left-out rows best."""
+    points, rows = centers.points, shuffled_rows(len(centers.points), MOST_ROWS, request.seed, centers.points.device)
+    few = points[shuffled_rows(len(points), FITTED_ROWS, request.seed, points.device)].double()
+    features: Transform = UnitNorm() if few.shape[1] > WIDE else Standardize().fit(few)
+    ridges, name = RIDGES, "linear"
+    if request.prior == "coarse":
+        kernel = Exponential(input_transform=Compose(features, MeanDistance()).fit(few))
+        spread = farthest_points(kernel.embed(few), min(COARSE_POINTS, len(few)))
+        features, ridges, name = KernelFeatures(kernel).fit(few[spread]), COARSE_RIDGES, "coarse"
+
+    def loss(predictions: Tensor, sample: Tensor) -> Tensor:
+        if judge is not None:
+            return judge.losses(predictions, sample)
+        squares = (predictions - centers.values[sample].unsqueeze(1)).square().mean(2)
+        return (centers.weights[sample].unsqueeze(1) * squares).mean(0)
+
+    return choose_ridge(RidgePrior(name, features, 0.0), points, centers.values, centers.weights, rows, ridges, loss)
+
+
+@torch.no_grad()
+def _prior_wins(centers: Centers, prior: FittedRidge, request: Request) -> bool:
+    """Whether a kernel on what the prior leaves over predicts left-out rows better, by more than one standard error."""
+    rows = shuffled_rows(len(centers.points), PRIOR_ROWS, request.seed, centers.points.device)
+    points = centers.points[rows].double()
+    mapped = family_named("matern32" if points.shape[1] <= WIDE else "unit matern32", points).mapped(points)
+    values, hat, weights = centers.values[rows], prior.hat(rows), centers.weights[rows]
+    distances, start = squared_distances(mapped, mapped).sqrt(), first_log(mapped)
+    alone, both = [], []
+    for factor in FIRST_FACTORS:
+        spectrum = KernelSpectrum(PROFILES["matern32"]().profile(distances / (factor * start.exp())), weights)
+        for ridge in LOCAL_RIDGES:
+            inverse = spectrum.inverse(ridge)
+            alone.append(((inverse @ values) / inverse.diagonal().unsqueeze(1)).square().mean(1))
+            both.append(hat.of_sum(inverse).square().mean(1))
+    losses = [min((weights * loss for loss in kind), key=lambda loss: float(loss.mean())) for kind in (alone, both)]
+    gain = losses[0] - losses[1]
+    return bool(gain.mean() > gain.std() / len(gain) ** 0.5)
+
+
+@torch.no_grad()
+def choose_for_model(left_over: Centers, request: Request) -> tuple[Member, ...]:
+    """One kernel for what a model of the caller's own leaves over, which tends to zero far from the rows."""
+    unit = float(left_over.weights.mean())
+    weights, count = left_over.weights / unit, len(left_over.points)
+    ridges = MODEL_RIDGES if request.ridge is None else (request.ridge / unit,)
+    rows = shuffled_rows(count, MOST_ROWS, request.seed, left_over.points.device)
+    best: tuple[float, Kernel, float] | None = None
+    names = MODEL_KERNELS if request.kernel is None else (request.kernel,)
+    for name in names:
+        if isinstance(name, Kernel):
+            family, factors = Family(name, None), (1.0,)
+        else:
+            wide = left_over.points.shape[1] > WIDE
+            family = family_named(f"{'unit' if wide else 'plain'} {name}", left_over.points[rows].double())
+            factors = MODEL_FACTORS
+        mapped = family.mapped(left_over.points[rows])
+        start = torch.zeros(1, dtype=torch.float64) if family.transform is None else first_log(mapped)
+        distances = squared_distances(mapped, mapped).sqrt()
+        for factor in factors:
+            log = start + math.log(factor)
+            spectrum = KernelSpectrum(family.profile.profile(distances / log.exp()), weights[rows], trend=False)
+            for ridge in ridges:
+                residuals = spectrum.leave_one_out(left_over.values[rows], ridge)
+                loss = float((weights[rows].unsqueeze(1) * residuals.square()).mean())
+                if best is None or loss < best[0]:
+                    best = loss, family.kernel(log), ridge
+    assert best is not None
+    return (Member(best[1], best[2] * unit, request.num_neighbors, 1.0),)
 
 
 def kernel_parts(name: str, points: Tensor) -> tuple[type[Kernel], Transform, Tensor]:

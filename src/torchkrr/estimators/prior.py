@@ -1,0 +1,215 @@
+r"""What a head predicts before its kernel looks at the nearest rows: $f(z) = p(z) + \mathcal P_k(x, y - p^{(-)}(x))(z)$.
+
+$p^{(-)}(x_i)$ is what the prior predicts for row $i$ without row $i$, so that the kernel corrects errors that the prior makes on
+new rows. A ridge regression has it in closed form, $y_i - e_i/(1-h_{ii})$ with the residuals $e$ and the hat matrix $h$ of the
+fit, the leverage $h_{ii}$ taken to be at most one half: uncapped, the correction doubles as it goes to one.
+
+A row left out of the *sum* is left out of the residuals of the others too. Those are, with both rows out,
+
+$$ r_j^{(-ij)} = \frac{(1-h_{ii})\,e_j + h_{ji}\,e_i}{(1-h_{ii})(1-h_{jj})-h_{ij}h_{ji}} . $$
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..core.least_squares import MOST_LEVERAGE, RidgeSpectrum, inverse_root
+from ..errors import InputError
+from ..kernels import Kernel
+from ..transforms import Transform
+
+# Ridges that are tried, in units of the mean eigenvalue.
+RIDGES = tuple(float(ridge) for ridge in np.logspace(-4, 2, 13))
+COARSE_RIDGES = tuple(float(ridge) for ridge in np.logspace(-5, 1, 9))
+PREDICTED_AT_ONCE = 8192
+
+
+class Hat(NamedTuple):
+    """Residuals of some rows in the fit of a prior, and what its hat matrix is made of."""
+
+    residuals: Tensor  # (n, C): e
+    roots: Tensor  # (n, K): h_ij = roots_i . roots_j weights_j, with the leverages capped
+    weights: Tensor  # (n,)
+
+    @property
+    def leverages(self) -> Tensor:
+        return self.weights * self.roots.square().sum(1)
+
+    def left_out(self) -> Tensor:
+        """Residuals `(n, C)` of each row in the fit without it."""
+        return self.residuals / (1 - self.leverages).unsqueeze(1)
+
+    def left_out_together(self) -> Tensor:
+        """Residuals `(n, C)` of these rows in the fit without all of them."""
+        hat = (self.roots @ self.roots.T) * self.weights
+        return torch.linalg.solve(torch.eye(len(hat), dtype=hat.dtype) - hat, self.residuals)
+
+    def of_sum(self, inverse: Tensor) -> Tensor:
+        r"""Residuals `(n, C)` of the sum of prior and kernel without each row.
+
+        From the matrix $P$ `(n, n)` of a dense kernel on exactly these rows (`KernelSpectrum.inverse`).
+        """
+        weights = -inverse / inverse.diagonal().unsqueeze(1)
+        weights.fill_diagonal_(0)
+        rest = 1 - self.leverages
+        products = self.roots @ self.roots.T
+        hat = products * self.weights  # (n, n): h_ij
+        weights /= torch.outer(rest, rest) - hat * hat.T
+        others = rest.unsqueeze(1) * (weights @ self.residuals) + (weights * hat.T).sum(1, keepdim=True) * self.residuals
+        return self.left_out() - others
+
+
+def capped(residuals: Tensor, roots: Tensor, weights: Tensor) -> Hat:
+    leverages = weights * roots.square().sum(1)
+    factor = (MOST_LEVERAGE / leverages.clamp_min(MOST_LEVERAGE)).sqrt()
+    return Hat(residuals, roots * factor.unsqueeze(1), weights)
+
+
+class RidgePrior(NamedTuple):
+    """Ridge regression on features of the points. Fitted anew, exactly, when rows come or go."""
+
+    name: str
+    features: Transform
+    ridge: float
+
+    def fit(self, points: Tensor, values: Tensor, weights: Tensor) -> FittedRidge:
+        return FittedRidge(self, spectrum_of(self.features, points, values, weights))
+
+
+class FittedRidge:
+    """A ridge prior, solved."""
+
+    def __init__(self, prior: RidgePrior, spectrum: RidgeSpectrum) -> None:
+        self.prior, self.spectrum = prior, spectrum
+        self.fit = spectrum.solve(prior.ridge)
+
+    def predict(self, query: Tensor) -> Tensor:
+        """`(Q, D)` to `(Q, C)`, float64."""
+        return torch.cat([self.fit.predict(self.prior.features(part)) for part in query.split(PREDICTED_AT_ONCE)])
+
+    def hat(self, rows: Tensor) -> Hat:
+        """Of some of the rows."""
+        return self.hats(rows, (self.prior.ridge,))[0]
+
+    def hats(self, rows: Tensor, ridges: tuple[float, ...]) -> list[Hat]:
+        """Of some of the rows, with each of these ridges."""
+        projected, weights = self.spectrum.project(rows), self.spectrum.weights[rows]
+        return [capped(*self.spectrum.some_residuals(ridge, rows, projected), weights) for ridge in ridges]
+
+    def left_out(self) -> Tensor:
+        """Residuals `(N, C)` of every row in the fit without it."""
+        return self.spectrum.leave_one_out(self.prior.ridge)
+
+
+def spectrum_of(features: Transform, points: Tensor, values: Tensor, weights: Tensor) -> RidgeSpectrum:
+    return RidgeSpectrum(lambda rows: features(points[rows]), values, weights)
+
+
+@torch.no_grad()
+def choose_ridge(
+    prior: RidgePrior,
+    points: Tensor,
+    values: Tensor,
+    weights: Tensor,
+    sample: Tensor,
+    ridges: tuple[float, ...],
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> FittedRidge:
+    """The ridge with the least loss of left-out rows, among those of a `sample` `(n,)` of the rows.
+
+    `loss` takes predictions `(n, K, C)` and row numbers, and gives `(K,)`.
+    """
+    fitted = prior.fit(points, values, weights)
+    unit = max(float(fitted.spectrum.eigenvalues.sum() / fitted.spectrum.eigenvalues.count_nonzero().clamp_min(1)), 1e-12)
+    candidates = tuple(ridge * unit for ridge in ridges)
+    own = values[sample]
+    predictions = torch.stack([own - hat.left_out() for hat in fitted.hats(sample, candidates)], dim=1)
+    best = candidates[int(loss(predictions, sample).argmin())]
+    return FittedRidge(prior._replace(ridge=best), fitted.spectrum)
+
+
+class KernelFeatures(Transform):
+    r"""Features whose inner products are the kernel's on the span of a few points: $k(x, x^0)\,U S^{-1/2}$.
+
+    Ridge regression on them is kernel ridge regression with these points, fitted to all rows (subset of regressors).
+    """
+
+    statistics = ("points", "root")
+
+    def __init__(self, kernel: Kernel | None = None) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    def _statistics_of(self, x: Tensor) -> tuple[Tensor, ...]:
+        assert self.kernel is not None
+        embedded = self.kernel.embed(x)
+        return embedded, inverse_root(self.kernel(x, x))
+
+    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
+        points, root = statistics
+        assert self.kernel is not None
+        distances = torch.cdist(self.kernel.embed(x), points)
+        return self.kernel.profile(distances) @ root
+
+
+class ModelPrior(NamedTuple):
+    """A fitted model of the caller's own; what it predicts stays where no example is near."""
+
+    model: Any
+    classes: bool
+    name: str = "model"
+
+    def scores(self, query: Tensor) -> Tensor:
+        """Logits of classes, or predicted numbers, `(Q, D)` to `(Q, C)`, float64."""
+        model = self.model
+        if isinstance(model, nn.Module):
+            first = next((tensor for tensor in model.parameters() if tensor.is_floating_point()), query)
+            with torch.no_grad():
+                found = torch.cat([model(part.to(first)) for part in query.split(PREDICTED_AT_ONCE)])
+        else:
+            found = torch.as_tensor(np.asarray(_numpy_scores(model, self.classes)(query.numpy())))
+        if found.ndim == 1:
+            found = found.unsqueeze(1)
+        if self.classes and found.shape[1] == 1:  # of the second of two classes
+            found = torch.cat((torch.zeros_like(found), found), dim=1)
+        if found.ndim != 2 or len(found) != len(query) or not bool(found.isfinite().all()):
+            raise InputError(
+                f"The prior must give one row of finite numbers for each of {len(query)} rows, got the shape "
+                f"{tuple(found.shape)}. Wrap it in a function that does."
+            )
+        return found.cpu().double()
+
+
+def _numpy_scores(model: Any, classes: bool) -> Callable[[Any], Any]:
+    if classes and hasattr(model, "decision_function"):
+        return model.decision_function  # type: ignore[no-any-return]
+    if classes and hasattr(model, "predict_proba"):
+        return lambda rows: np.log(np.maximum(model.predict_proba(rows), 1e-12))
+    if not classes and hasattr(model, "predict"):
+        return model.predict  # type: ignore[no-any-return]
+    if callable(model):
+        return model  # type: ignore[no-any-return]
+    raise InputError(
+        f"prior must be 'auto', None, 'linear', 'coarse', or a fitted model: an nn.Module, a scikit-learn estimator (in "
+        f"FrozenEstimator) or a function from rows to {'logits' if classes else 'numbers'}, got {type(model).__name__}."
+    )
+
+
+def lifted(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
+    """Scores `(n, C)` with the right class lifted above the others by `margin`, where it is not the largest.
+
+    Example:
+        >>> lifted(torch.tensor([[2.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 1]), 0.5)
+        tensor([[2.0000, 1.0000],
+                [2.0000, 2.5000]])
+    """
+    rows = torch.arange(len(scores))
+    largest, best = scores.max(dim=1)
+    targets = scores.clone()
+    targets[rows, labels] = torch.where(best == labels, largest, largest + margin)
+    return targets
