@@ -5,10 +5,12 @@ With weights $W$ of the rows and $W^{1/2} K W^{1/2} = Q S Q^\top$ the inverse is
 $$ A^{-1} = (K + \lambda W^{-1})^{-1} = B\,(S + \lambda I)^{-1} B^\top, \qquad B = W^{1/2} Q, $$
 
 and with a constant trend, $u = A^{-1}1$, it becomes $P = A^{-1} - u u^\top / 1^\top u$. The residual of row $i$ in a fit without it
-is $[Py]_i / P_{ii}$, and the weight of row $j$ in that fit is $-P_{ij} / P_{ii}$.
+is $[Py]_i / P_{ii}$.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -26,7 +28,7 @@ class KernelSpectrum:
         >>> x = torch.linspace(0, 1, 6, dtype=torch.float64)[:, None]
         >>> spectrum = KernelSpectrum(Exponential()(x, x), torch.ones(6, dtype=torch.float64))
         >>> expected = torchkrr.functional.leave_one_out(x, x.sin(), kernel=Exponential(), ridge=0.1, trend="constant")
-        >>> torch.allclose(x.sin() - spectrum.leave_one_out(x.sin(), 0.1), expected)
+        >>> torch.allclose(x.sin() - spectrum.leave_one_out(x.sin(), [0.1])[:, 0], expected)
         True
     """
 
@@ -35,15 +37,19 @@ class KernelSpectrum:
         self.eigenvalues, vectors = torch.linalg.eigh(root.unsqueeze(1) * gram * root)
         self.basis, self.trend = root.unsqueeze(1) * vectors, trend
 
-    def inverse(self, ridge: float) -> Tensor:
-        """$P$, or $A^{-1}$ without a trend, `(N, N)`."""
-        inverse = self.basis @ (self.basis / (self.eigenvalues.clamp_min(0) + ridge)).T
-        if not self.trend:
-            return inverse
-        solved = inverse.sum(1)
-        return inverse - torch.outer(solved, solved / solved.sum())
+    def leave_one_out(self, values: Tensor, ridges: Sequence[float]) -> Tensor:
+        """Residuals `(N, R, C)` of every row in the fits without it, with R ridges."""
+        inverse = 1 / (self.eigenvalues.clamp_min(0).unsqueeze(1) + torch.tensor(ridges, dtype=torch.float64))  # (N, R)
+        diagonal = self.basis.square() @ inverse
+        solved = self._solve(inverse, values)
+        if self.trend:
+            trend = self._solve(inverse, torch.ones_like(values[:, :1])).squeeze(2)
+            total = trend.sum(0)
+            solved = solved - trend.unsqueeze(2) * (solved.sum(0) / total.unsqueeze(1))
+            diagonal = diagonal - trend.square() / total
+        return solved / diagonal.unsqueeze(2)
 
-    def leave_one_out(self, values: Tensor, ridge: float) -> Tensor:
-        """Residuals `(N, C)` of every row in the fit without it."""
-        inverse = self.inverse(ridge)
-        return (inverse @ values) / inverse.diagonal().unsqueeze(1)
+    def _solve(self, inverse: Tensor, rhs: Tensor) -> Tensor:
+        """$A^{-1} B$ for every ridge, `(N, R, C)`."""
+        projected = inverse.unsqueeze(2) * (self.basis.T @ rhs).unsqueeze(1)
+        return (self.basis @ projected.flatten(1)).unflatten(1, projected.shape[1:])

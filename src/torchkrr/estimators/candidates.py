@@ -7,6 +7,8 @@ rows are too many for one factorization, the best are tried again on the nearest
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,7 +23,7 @@ from ..distances import squared_distances
 from ..kernels import Exponential, Gaussian, Kernel, Matern32, Matern52
 from ..neighbors import ExactIndex
 from ..transforms import Compose, Linear, Standardize, Transform, UnitNorm
-from ..tuning.calibration import SCREENED, slope_losses, smoothed, surprise
+from ..tuning.calibration import SCREENED, doubt_of, slope_losses, smoothed, surprise
 from ..tuning.leave_one_out import shuffled_rows
 from ..tuning.select import scaled
 from .encoding import Centers, Concatenate, RankTransform, Staircase
@@ -36,8 +38,9 @@ WIDE_FAMILIES = ("unit exponential", "unit matern32", "plain exponential", "plai
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the root mean square distance
 RIDGES = (1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
 RIDGE_FACTORS = (0.3, 1.0, 3.0)
-SCREEN_ROWS, PER_CLASS, MOST_ROWS = 300, 6, 2000
+SCREEN_ROWS, PER_CLASS, MOST_ROWS = 300, 6, 1200
 FINALISTS = 6
+MEMBERS = 3
 MIXED = 12  # steps of the mixing: shares are multiples of one in so many
 LOCAL_ROWS, LOCAL_FINALISTS, LOCAL_FACTORS = 1000, 3, (0.5, 1.0)
 NEIGHBORS = (20, 50, 100, 200)
@@ -85,7 +88,7 @@ class Judge:
     """Calibrated log loss of left-out scores."""
 
     def __init__(self, targets: Tensor, weights: Tensor, multilabel: bool) -> None:
-        self.targets = smoothed(targets.double(), weights.sum(), multilabel)
+        self.targets = smoothed(targets.double(), doubt_of(weights), multilabel)
         self.weights, self.multilabel = weights, multilabel
 
     def losses(self, scores: Tensor, rows: Tensor) -> Tensor:
@@ -162,10 +165,8 @@ def choose_for_classes(
         for candidate in _screen(family, centers, few, prior, priors, judge, RIDGES if ridge is None else (ridge,))
     ]
     ranked = sorted(screened, key=lambda candidate: candidate.loss)
-    if len(few) == len(order):
-        final = [candidate for use in priors for candidate in [c for c in ranked if c.prior == use][:MIXED]]
-    else:
-        final = [c for finalist in _best_of_each(ranked, FINALISTS) for c in _refit(finalist, centers, order, prior, priors, judge, ridge)]
+    finalists = _best_of_each(ranked, FINALISTS)
+    final = [candidate for finalist in finalists for candidate in _refit(finalist, centers, order, prior, priors, judge, ridge)]
     local = num_neighbors is not None and num_neighbors < count or count > MOST_DENSE
     if local:
         return _choose_local(sorted(final, key=lambda c: c.loss), centers, num_neighbors, prior, priors, judge, ridge, seed)
@@ -193,22 +194,22 @@ def _screen(
 ) -> list[Candidate]:
     """Every lengthscale and ridge on some rows."""
     mapped, values, weights = family.mapped(centers.points[rows]), centers.values[rows], centers.weights[rows]
-    hat = None if prior is None else prior.hat(rows)
+    # What the prior leaves over is taken as it is: how it depends on a row that is left out counts in the next round.
+    residuals = [values if not use else prior.hat(rows).left_out() for use in priors]  # type: ignore[union-attr]
+    known = torch.stack(residuals, dim=1)  # (n, P, C)
     distances = squared_distances(mapped, mapped).sqrt()
     start = first_log(mapped) if family.transform is not None else torch.zeros(1, dtype=torch.float64)
-    logs, kinds, scores = [], [], []
-    for factor in family.factors:
-        log = start + torch.tensor(factor, dtype=torch.float64).log()
+    logs, scores = [start + math.log(factor) for factor in family.factors], []
+    for log in logs:
         spectrum = KernelSpectrum(family.profile.profile(distances * torch.exp(-log)), weights)
-        for ridge in ridges:
-            for use, own in zip(priors, _left_out(spectrum.inverse(ridge), values, hat, priors), strict=True):
-                logs.append(log)
-                kinds.append((ridge, use))
-                scores.append(own)
-    losses = judge.losses(torch.stack(scores, dim=1), rows).tolist()
+        left_out = spectrum.leave_one_out(known.flatten(1), ridges).unflatten(2, known.shape[1:])  # (n, R, P, C)
+        scores.append(values[:, None, None] - left_out)
+    table = torch.stack(scores, dim=1).nan_to_num(0.0)  # (n, L, R, P, C)
+    losses = judge.losses(table.flatten(1, 3), rows).view(table.shape[1:4])
     return [
-        Candidate(family, log, ridge, use, own, loss)
-        for log, (ridge, use), own, loss in zip(logs, kinds, scores, losses, strict=True)
+        Candidate(family, logs[i], ridges[j], use, table[:, i, j, k], float(losses[i, j, k]))
+        for i, j in itertools.product(range(len(logs)), range(len(ridges)))
+        for k, use in enumerate(priors)
     ]
 
 
@@ -278,8 +279,11 @@ def _mix(candidates: list[Candidate], alone: Tensor | None, judge: Judge, rows: 
         total = total + scores[:, at]
         if float(losses[at]) < best:
             best, best_counts = float(losses[at]), list(counts)
-    shares = [number / sum(best_counts) for number in best_counts]
-    return best, shares[: len(candidates)]
+    # Each kernel costs a factorization and a share of every prediction: a few of them say nearly all.
+    kernels = best_counts[: len(candidates)]
+    kept = sorted(range(len(kernels)), key=lambda at: -kernels[at])[:MEMBERS]
+    scale = sum(kernels) / max(1, sum(kernels[at] for at in kept)) / sum(best_counts)
+    return best, [scale * number if at in kept else 0.0 for at, number in enumerate(kernels)]
 
 
 def _choose_local(
@@ -339,7 +343,7 @@ def _local_candidates(
     offsets = [centers.values[rows] - residuals[rows] if use else 0.0 for use in priors]
     equal, found = bool((centers.weights == 1).all()), []
     for factor in LOCAL_FACTORS if len(finalist.family.factors) > 1 else (1.0,):
-        log = finalist.log + torch.tensor(factor, dtype=torch.float64).log()
+        log = finalist.log + math.log(factor)
         profile = scaled(finalist.family.profile, log)
         profile.input_transform = None
         for ridge in [step * finalist.ridge for step in RIDGE_FACTORS] if given is None else [given]:

@@ -251,6 +251,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
             "classes_dtype": "object" if self.classes_.dtype.kind == "O" else self.classes_.dtype.str,
             "temperature": self.calibration_.temperature,
             "bias": self.calibration_.bias.tolist(),
+            "doubt": self.calibration_.doubt,
             "multilabel": self._multilabel,
         }
 
@@ -258,7 +259,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         self.classes_ = np.array(plain["classes"], dtype=plain["classes_dtype"])
         self._multilabel = bool(plain.get("multilabel", False))  # files of 0.1.0 have no bias
         bias = torch.tensor(plain.get("bias", [0.0] * len(self.classes_)), dtype=torch.float64)
-        self.calibration_ = ClassCalibration(float(plain["temperature"]), bias, self._multilabel)
+        self.calibration_ = ClassCalibration(float(plain["temperature"]), bias, self._multilabel, plain.get("doubt", 0.0))
 
     def _outputs(self, means: Tensor) -> Tensor:
         return self.calibration_.probabilities(means)

@@ -116,7 +116,7 @@ class DenseMember:
         else:
             inverse = self.regressor.inverse()
             diagonal = inverse.diagonal().clone()
-            residuals = self.values - self.regressor.leave_one_out()[0]
+            residuals = self.regressor.coefficients / diagonal.unsqueeze(1)
             if hat is not None:
                 residuals = self.values - hat.left_out() + hat.of_sum(inverse)
             for members in groups.several if groups is not None else ():

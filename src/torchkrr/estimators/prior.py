@@ -59,7 +59,7 @@ class Hat(NamedTuple):
         rest = 1 - self.leverages
         products = self.roots @ self.roots.T
         hat = products * self.weights  # (n, n): h_ij
-        weights /= torch.outer(rest, rest) - hat * hat.T
+        weights /= (torch.outer(rest, rest) - hat * hat.T).fill_diagonal_(1)  # with a leverage of one half it is zero there
         others = rest.unsqueeze(1) * (weights @ self.residuals) + (weights * hat.T).sum(1, keepdim=True) * self.residuals
         return self.left_out() - others
 

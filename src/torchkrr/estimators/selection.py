@@ -207,15 +207,14 @@ def _prior_wins(centers: Centers, prior: FittedRidge, request: Request) -> bool:
     mapped = family_named("matern32" if points.shape[1] <= WIDE else "unit matern32", points).mapped(points)
     values, hat, weights = centers.values[rows], prior.hat(rows), centers.weights[rows]
     distances, start = squared_distances(mapped, mapped).sqrt(), first_log(mapped)
-    alone, both = [], []
+    both, squares = torch.stack((values, hat.left_out()), dim=1), []  # (n, 2, C)
     for factor in FIRST_FACTORS:
         spectrum = KernelSpectrum(PROFILES["matern32"]().profile(distances / (factor * start.exp())), weights)
-        for ridge in LOCAL_RIDGES:
-            inverse = spectrum.inverse(ridge)
-            alone.append(((inverse @ values) / inverse.diagonal().unsqueeze(1)).square().mean(1))
-            both.append(hat.of_sum(inverse).square().mean(1))
-    losses = [min((weights * loss for loss in kind), key=lambda loss: float(loss.mean())) for kind in (alone, both)]
-    gain = losses[0] - losses[1]
+        residuals = spectrum.leave_one_out(both.flatten(1), LOCAL_RIDGES).unflatten(2, both.shape[1:])
+        squares.append(weights[:, None, None] * residuals.square().mean(3))
+    table = torch.cat(squares, dim=1).nan_to_num(torch.inf)  # (n, settings, 2)
+    alone, summed = (table[:, table[:, :, at].mean(0).argmin(), at] for at in (0, 1))
+    gain = alone - summed
     return bool(gain.mean() > gain.std() / len(gain) ** 0.5)
 
 
@@ -241,11 +240,11 @@ def choose_for_model(left_over: Centers, request: Request) -> tuple[Member, ...]
         for factor in factors:
             log = start + math.log(factor)
             spectrum = KernelSpectrum(family.profile.profile(distances / log.exp()), weights[rows], trend=False)
-            for ridge in ridges:
-                residuals = spectrum.leave_one_out(left_over.values[rows], ridge)
-                loss = float((weights[rows].unsqueeze(1) * residuals.square()).mean())
-                if best is None or loss < best[0]:
-                    best = loss, family.kernel(log), ridge
+            residuals = spectrum.leave_one_out(left_over.values[rows], ridges)
+            losses = (weights[rows, None, None] * residuals.square()).mean((0, 2)).nan_to_num(torch.inf)
+            at = int(losses.argmin())
+            if best is None or float(losses[at]) < best[0]:
+                best = float(losses[at]), family.kernel(log), ridges[at]
     assert best is not None
     return (Member(best[1], best[2] * unit, request.num_neighbors, 1.0),)
 

@@ -24,6 +24,7 @@ class ClassCalibration(NamedTuple):
     temperature: float
     bias: Tensor  # (C,)
     multilabel: bool = False
+    doubt: float = 0.0  # how often, at the least, any row may be of any class
 
     def logits(self, scores: Tensor) -> Tensor:
         return scores.double() / self.temperature + self.bias
@@ -31,7 +32,8 @@ class ClassCalibration(NamedTuple):
     def probabilities(self, scores: Tensor) -> Tensor:
         """`(Q, C)` to `(Q, C)`, float64; rows sum to one, unless a row may have several labels."""
         logits = self.logits(scores)
-        return torch.sigmoid(logits) if self.multilabel else torch.softmax(logits, dim=-1)
+        found = torch.sigmoid(logits) if self.multilabel else torch.softmax(logits, dim=-1)
+        return smoothed(found, self.doubt, self.multilabel)
 
 
 def no_calibration(num_classes: int, multilabel: bool = False) -> ClassCalibration:
@@ -46,7 +48,7 @@ def calibrate_classes(
     """The temperature and the biases that suit left-out scores best.
 
     Rows without an error would ask for a temperature of zero, but they say no more than that errors are rarer than about
-    one in their number: each row counts as one that is wrong with that probability.
+    one in their number: each row counts as one that is wrong with that probability, and no probability is lower.
 
     Args:
         scores: of rows that they were not fitted to.
@@ -67,7 +69,8 @@ def calibrate_classes(
     weights = torch.ones(len(scores), dtype=torch.float64) if weights is None else weights.double()
     if count == 1 and not multilabel or not bool(weights.sum() > 0):
         return no_calibration(count, multilabel)
-    targets = smoothed(targets.double(), weights.sum(), multilabel)
+    doubt = doubt_of(weights)
+    targets = smoothed(targets.double(), doubt, multilabel)
     theta = torch.zeros(count + 1, dtype=torch.float64)
     losses = slope_losses(scores.unsqueeze(1), targets, weights, SCREENED, multilabel=multilabel)[0]
     theta[0] = SCREENED[int(losses.argmin())]
@@ -100,14 +103,17 @@ def calibrate_classes(
         theta, value = moved, new
         if done:
             break
-    return ClassCalibration(float(1 / theta[0]), theta[1:].clone(), multilabel)
+    return ClassCalibration(float(1 / theta[0]), theta[1:].clone(), multilabel, doubt)
 
 
-def smoothed(targets: Tensor, total: Tensor, multilabel: bool) -> Tensor:
-    """Memberships that are wrong with a probability of one in so many rows."""
-    doubt = 1 / (total + 2)
-    even = 0.5 if multilabel else 1 / targets.shape[1]
-    return (1 - doubt) * targets + doubt * even
+def doubt_of(weights: Tensor) -> float:
+    """One in as many rows as there are."""
+    return float(1 / (weights.sum() + 2))
+
+
+def smoothed(probabilities: Tensor, doubt: float, multilabel: bool) -> Tensor:
+    """Probabilities drawn towards even ones by `doubt`."""
+    return (1 - doubt) * probabilities + doubt * (0.5 if multilabel else 1 / probabilities.shape[1])
 
 
 @torch.no_grad()
