@@ -61,6 +61,7 @@ class KernelRidgeBase(BaseEstimator):
     _loss: Loss = "mse"
     _multilabel = False
     _ids: Array | None = None
+    _group_names: dict[Any, int]
     encoder_: TableEncoder
     predictor_: Predictor
     _dtype: torch.dtype
@@ -175,12 +176,12 @@ class KernelRidgeBase(BaseEstimator):
         return self
 
     def _read_groups(self, groups: Any, count: int, *, reset: bool) -> Tensor:
+        if reset:
+            self._group_names = {}
         if groups is None:
             return torch.full((count,), -1)
         names = column_or_1d(groups)
         check_consistent_length(names, np.empty(count))
-        if reset:
-            self._group_names: dict[Any, int] = {}
         numbers = [self._group_names.setdefault(name, len(self._group_names)) for name in names.tolist()]
         return torch.tensor(numbers)
 
@@ -269,6 +270,23 @@ class KernelRidgeBase(BaseEstimator):
             prior = self.predictor_.prior_scores(query)
             prior = self.predictor_.in_units(prior) if self.predictor_.prior is not None else torch.zeros_like(prior)
         return Explanation(indices, weights, prior.numpy(), None if self._ids is None else self._ids[indices])
+
+    def error_indicator(self, X: Any) -> Array:
+        """The power function: how far each row is from the training rows, `(Q, D)` to `(Q,)`; 0 at one, about 1 far from all."""
+        query = self._query(X)
+        with self._threads():
+            variance = self.predictor_.predict_with_variance(query).variance
+        return (variance - self.predictor_.ridge).clamp_min(0).sqrt().numpy()  # type: ignore[no-any-return]
+
+    def typicality(self, X: Any) -> Array:
+        """The share of (up to 2000) training rows, each left out, with as large an error indicator, `(Q, D)` to `(Q,)`."""
+        indicators = self.error_indicator(X)
+        if len(self.predictor_.centers.points) < FEWEST:
+            return np.ones_like(indicators)
+        with self._threads():
+            left_out = self.predictor_.leave_out()[0].variance
+        known = np.sort((left_out - self.predictor_.ridge).clamp_min(0).sqrt().numpy())
+        return 1 - np.searchsorted(known, indicators) / len(known)  # type: ignore[no-any-return]
 
     def leave_one_out(self) -> tuple[Array, Array] | None:
         """Predictions for up to 2000 different training rows without them, and their targets; `None` below three rows.

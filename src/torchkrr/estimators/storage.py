@@ -27,6 +27,7 @@ from ..kernels import Kernel
 from ..transforms import Compose, Linear, Transform
 from .encoding import Concatenate, RankTransform, Rows, SelectColumns, Staircase, TableEncoder
 from .predictor import Member, Predictor
+from .prior import KernelFeatures, ModelPrior, RidgePrior
 
 Plain = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -54,7 +55,9 @@ TRANSFORMS: dict[str, type[Transform]] = {
     "Ranks": RankTransform,
     "Beside": Concatenate,
     "Columns": SelectColumns,
+    "KernelFeatures": KernelFeatures,
 }
+PRIOR = "prior."
 
 
 class Stored(NamedTuple):
@@ -134,9 +137,13 @@ def save_estimator(estimator: Any, path: str | os.PathLike[str]) -> None:
     for at, member in enumerate(predictor.members):
         tensors |= {f"members.{at}.{name}": tensor.detach() for name, tensor in member.kernel.state_dict().items()}
     members = [{**member._asdict(), "kernel": kernel_plan(member.kernel)} for member in predictor.members]
+    if isinstance(predictor.prior, RidgePrior):
+        tensors |= {PRIOR + name: tensor for name, tensor in predictor.prior.features.state_dict().items()}
     plain = {
         "parameters": {name: _plain(value) for name, value in estimator.get_params(deep=False).items()},
-        "predictor": {"members": members, "seed": predictor.seed},
+        "predictor": {"members": members, "seed": predictor.seed, "prior": _prior_plan(predictor.prior)},
+        "ids": None if estimator._ids is None else estimator._ids.tolist(),
+        "group_names": list(estimator._group_names),
         "encoder": asdict(estimator.encoder_),
         "dtype": str(estimator._dtype).removeprefix("torch."),
         "n_features_in": estimator.n_features_in_,
@@ -176,9 +183,16 @@ def _restored(kind: Any, tensors: Tensors, plain: Plain) -> Any:
         start = f"members.{at}."
         own = {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
         members.append(Member(**{**member, "kernel": kernel_from(member["kernel"], own)}))
-    rows = Rows(tensors["points"], tensors["values"], tensors["weights"])
+    points = tensors["points"]
+    groups = tensors.get("groups", torch.full((len(points),), -1))  # files of 0.1.0 have neither groups nor a prior
+    rows = Rows(points, tensors["values"], tensors["weights"], groups)
+    own = {name.removeprefix(PRIOR): tensor for name, tensor in tensors.items() if name.startswith(PRIOR)}
+    prior = _prior_from(plain["predictor"].get("prior"), own)
     seed = plain["predictor"]["seed"]
-    estimator.predictor_ = Predictor(rows, tuple(members), tensors["offset"], tensors["unit"], seed)
+    estimator.predictor_ = Predictor(rows, tuple(members), tensors["offset"], tensors["unit"], seed, prior)
+    ids = plain.get("ids")
+    estimator._ids = None if ids is None else np.array([*ids, None], dtype=object)[:-1]
+    estimator._group_names = {name: at for at, name in enumerate(plain.get("group_names", []))}
     estimator.encoder_ = TableEncoder.from_state(plain["encoder"])
     estimator._dtype = {"float32": torch.float32, "float64": torch.float64}[plain["dtype"]]
     estimator.n_features_in_ = plain["n_features_in"]
@@ -190,6 +204,21 @@ def _restored(kind: Any, tensors: Tensors, plain: Plain) -> Any:
     return estimator
 
 
+def _prior_plan(prior: RidgePrior | ModelPrior | None) -> Plain | None:
+    if isinstance(prior, ModelPrior):
+        raise InputError("An estimator whose prior is a model cannot be saved.")
+    return None if prior is None else {**prior._asdict(), "features": _transform_plan(prior.features)}
+
+
+def _prior_from(plan: Plain | None, tensors: Tensors) -> RidgePrior | None:
+    if plan is None:
+        return None
+    features = _transform_from(plan["features"])
+    assert features is not None
+    features.load_state_dict(tensors)
+    return RidgePrior(**{**plan, "features": features})
+
+
 def kernel_plan(kernel: Kernel) -> Plain:
     """The classes a kernel is made of; its numbers are in its `state_dict`."""
     plan: Plain = {"class": _file_name("kernel", kernel, KERNELS), "transform": _transform_plan(kernel.input_transform)}
@@ -199,9 +228,14 @@ def kernel_plan(kernel: Kernel) -> Plain:
 
 
 def kernel_from(plan: Plain, tensors: Tensors) -> Kernel:
+    kernel = _unfilled_kernel(plan)
+    kernel.load_state_dict(tensors)
+    return kernel
+
+
+def _unfilled_kernel(plan: Plain) -> Kernel:
     kind = _class("kernel", plan, KERNELS)
     kernel: Kernel = kind(input_transform=_transform_from(plan["transform"]), **plan.get("arguments", {}))
-    kernel.load_state_dict(tensors)
     return kernel
 
 
@@ -211,6 +245,8 @@ def _transform_plan(transform: Transform | None) -> Plain | None:
     plan: Plain = {"class": _file_name("transform", transform, TRANSFORMS)}
     if type(transform) in (Compose, Concatenate):  # a class of its own, such as StandardMean, knows its parts
         plan["parts"] = [_transform_plan(part) for part in transform.transforms]  # type: ignore[union-attr]
+    if isinstance(transform, KernelFeatures):
+        plan["kernel"] = kernel_plan(transform.kernel)  # type: ignore[arg-type]
     return plan
 
 
@@ -220,6 +256,8 @@ def _transform_from(plan: Plain | None) -> Transform | None:
     kind = _class("transform", plan, TRANSFORMS)
     if kind is Linear:
         return Linear(torch.zeros(1, 1))
+    if kind is KernelFeatures:
+        return KernelFeatures(_unfilled_kernel(plan["kernel"]))
     transform: Transform = kind(*(_transform_from(part) for part in plan.get("parts", [])))
     return transform
 
