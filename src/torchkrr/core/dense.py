@@ -361,17 +361,10 @@ EVALUATE: dict[DenseKind, Callable[[DenseProblem], DenseResult]] = {
 
 @torch.no_grad()
 def serves_any_query(system: DenseSystem) -> Tensor:
-    r"""Whether float64 systems follow the rule of systems for queries not yet known, `(*,)` bool.
-
-    The norms of their weights are taken to be $\sqrt N$, as for local coefficients that are kept.
-    """
-    rows = system.matrix.shape[-1]
+    """Whether float64 systems can be trusted with queries not yet known, `(*,)` bool."""
     vectors = trust.probes(system.matrix)
     inverse = trust.inverse_norm(spd_solve(system, vectors), vectors)
-    norm = torch.full_like(system.size, math.sqrt(rows))
-    no_ridge = torch.zeros_like(norm)  # the rule of systems does not ask for it
-    evidence = Evidence(system.size, norm, norm, no_ridge, inverse=inverse)
-    return system.factor.sound & trust.judge(evidence, rows, trust.limits(torch.float64, "mean"))
+    return system.factor.sound & trust.serves_any_query(system.size, system.matrix.shape[-1], inverse)
 
 
 class DenseRegressor:

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from . import trust
+
 
 class KernelSpectrum:
     """Eigendecomposition of a float64 kernel matrix; serves every ridge.
@@ -36,6 +38,12 @@ class KernelSpectrum:
         root = weights.sqrt()
         self.eigenvalues, vectors = torch.linalg.eigh(root.unsqueeze(1) * gram * root)
         self.basis, self.trend = root.unsqueeze(1) * vectors, trend
+        self._size, self._most = trust.size_of(gram), weights.amax()
+
+    def resolves(self, ridge: float) -> bool:
+        """Whether float64 can be trusted with this ridge, for queries not yet known."""
+        inverse = self._most / (self.eigenvalues[0].clamp_min(0) + ridge)
+        return bool(trust.serves_any_query(self._size, len(self.eigenvalues), inverse))
 
     def leave_one_out(self, values: Tensor, ridges: Sequence[float]) -> Tensor:
         """Residuals `(N, R, C)` of every row in the fits without it, with R ridges."""

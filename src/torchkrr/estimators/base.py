@@ -6,9 +6,9 @@ import math
 import numbers
 import os
 import warnings
-from contextlib import AbstractContextManager, nullcontext
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 

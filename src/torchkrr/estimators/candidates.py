@@ -166,8 +166,10 @@ def choose_for_classes(
     ]
     ranked = sorted(screened, key=lambda candidate: candidate.loss)
     finalists = _best_of_each(ranked, FINALISTS)
-    final = [candidate for finalist in finalists for candidate in _refit(finalist, centers, order, prior, priors, judge, ridge)]
-    local = num_neighbors is not None and num_neighbors < count or count > MOST_DENSE
+    final = [
+        candidate for finalist in finalists for candidate in _refit(finalist, centers, order, prior, priors, judge, ridge)
+    ]
+    local = (num_neighbors is not None and num_neighbors < count) or count > MOST_DENSE
     if local:
         return _choose_local(sorted(final, key=lambda c: c.loss), centers, num_neighbors, prior, priors, judge, ridge, seed)
     mixes = []
@@ -304,7 +306,9 @@ def _choose_local(
     for finalist in _best_of_each(ranked, LOCAL_FINALISTS):
         some = shuffled_rows(len(centers.points), FITTED_ROWS, seed, rows.device)
         rotation = principal_directions(finalist.family.mapped(centers.points[some]), PRINCIPAL)
-        for candidate, count in _local_candidates(finalist, centers, rows, residuals, rotation, counts, priors, judge, given):
+        for candidate, count in _local_candidates(
+            finalist, centers, rows, residuals, rotation, counts, priors, judge, given
+        ):
             if best is None or candidate.loss < best[0]:
                 best = candidate.loss, candidate, count, rotation, rows
     assert best is not None

@@ -211,7 +211,9 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
             if reset:
                 self.classes_ = np.arange(memberships.shape[1])
             if memberships.shape[1] != len(self.classes_):
-                raise InputError(f"y has {memberships.shape[1]} labels, but the estimator was fitted with {len(self.classes_)}.")
+                raise InputError(
+                    f"y has {memberships.shape[1]} labels, but the estimator was fitted with {len(self.classes_)}."
+                )
             return memberships
         labels = column_or_1d(y, warn=True)
         assert_all_finite(labels, input_name="y")

@@ -83,8 +83,10 @@ def numbers(series: Any, name: str) -> Array:
 
 def is_complete(table: Any) -> bool:
     """Whether it is an array of numbers, none missing."""
-    return isinstance(table, np.ndarray) and table.dtype.kind == "f" and not any(
-        np.isnan(block).any() for block in np.array_split(table, 1 + table.size // LARGE)
+    return (
+        isinstance(table, np.ndarray)
+        and table.dtype.kind == "f"
+        and not any(np.isnan(block).any() for block in np.array_split(table, 1 + table.size // LARGE))
     )
 
 

@@ -1,8 +1,8 @@
 r"""Learn the lengthscales and the ridge of a dense regressor by the closed form of leave-one-out.
 
 With $A = K + \lambda W^{-1}$ ($W$ the weights of the rows), $u = A^{-1}1$ and $P = A^{-1} - uu^\top/1^\top u$, the residual
-of row $i$ without itself is $r_i = a_i/c_i$, $a = Py$, $c_i = P_{ii}$. The logarithm of $\sum_i w_i r_i^2$ over a patch of
-rows is lowered by gradient descent. The sum itself has the slope
+of row $i$ without itself is $r_i = a_i/c_i$, $a = Py$, $c_i = P_{ii}$. The logarithm of $\sum_i w_i r_i^2$ over patches of
+rows is lowered by L-BFGS. The sum itself has the slope
 
 $$ \bar A = -P g a^\top - P\,\mathrm{diag}(h)\,P, \qquad g_i = 2w_ia_i/c_i^2,\quad h_i = -2w_ia_i^2/c_i^3 , $$
 
@@ -16,21 +16,22 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
-from tqdm import tqdm
 
 from .._threads import threads
 from ..core.dense import factored, inverse_of, left_out_of, project_trend, serves_any_query, with_trend
+from ..core.spectrum import KernelSpectrum
 from ..kernels import Kernel
 from ..neighbors import nearest
 
 LEAST_RIDGE, MOST_RIDGE = 1e-7, 1e2
 LEAST_LOG, MOST_LOG = -7.0, 9.0
-PATCH = 400  # rows at once: a step costs their cube
-NEAR_PATCH = 300
-SEARCHED_AT_ONCE = 8
-RATE, BETAS = 0.1, (0.9, 0.99)
+PULL = 0.1  # to equal lengthscales, in rows
+NEAR_PATCHES, NEAR_PATCH = 6, 300  # rows at once: a step costs their cube
+UNRESOLVED = 1e3  # the loss of what cannot be solved
 
 
 class Problem(NamedTuple):
@@ -62,47 +63,43 @@ def first_log(embedded: Tensor) -> Tensor:
 
 
 def learn_lengthscales(
-    problem: Problem,
-    logs: Tensor,
-    ridge: float,
-    *,
-    steps: int,
-    generator: torch.Generator,
-    bar: tqdm[Any],
-    near: bool = False,
+    patches: Sequence[Problem], logs: Tensor, ridge: float, *, evaluations: int, counted: int | None = None
 ) -> tuple[Tensor, float]:
-    """Logarithms of the lengthscales `(G,)` and a ridge, by Adam on the leave-one-out loss of patches.
+    """Logarithms of the lengthscales `(G,)` and a ridge, by L-BFGS on the mean leave-one-out loss of patches of rows.
 
-    A patch is a random sample of the rows or, if `near`, the rows nearest to a random one in the metric as it stands: for
-    predictions from neighbors, rows must be as close as these are. Only its inner half is then left out.
+    A weak pull to equal lengthscales keeps those apart that leave-one-out says nothing about. With `counted`, only so many
+    first rows of each patch are left out.
     """
-    count, nearby = len(problem.embedded), problem.embedded.float() if near else None
-    patches: list[Tensor] = []
-    log_ridge = torch.tensor(math.log(max(ridge, LEAST_RIDGE)), dtype=torch.float64)
-    first, second = torch.zeros(2, len(logs) + 1, dtype=torch.float64)
+
+    def objective(theta: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+        moved = torch.from_numpy(theta.copy())
+        parts = [loss_slope(patch, moved[:-1], moved[-1], counted) for patch in patches]
+        loss, slope = math.fsum(part[0] for part in parts) / len(parts), sum(part[1] for part in parts) / len(parts)
+        if not math.isfinite(loss):  # singular in float64
+            return UNRESOLVED, np.zeros_like(theta)
+        pull = PULL / len(patches[0].embedded) * (moved[:-1] - moved[:-1].mean())
+        slope[:-1] += pull
+        return loss + 0.5 * float(pull @ (moved[:-1] - moved[:-1].mean())), slope.numpy()
+
+    start = np.append(logs.numpy(), math.log(max(ridge, LEAST_RIDGE)))
+    bounds = [(LEAST_LOG, MOST_LOG)] * len(logs) + [(math.log(LEAST_RIDGE), math.log(MOST_RIDGE))]
+    options = {"maxfun": evaluations, "maxiter": evaluations}
     with threads(1):  # matrices this small gain little from more, and lose much where cores are busy
-        for step in range(steps):
-            if nearby is not None and not patches:  # a few at a time: a search costs as much as a few steps
-                points = nearby * torch.exp(-logs).float()[problem.groups]
-                seeds = torch.randint(count, (SEARCHED_AT_ONCE,), generator=generator)
-                patches.extend(nearest(points[seeds], points, min(NEAR_PATCH, count)))
-            if nearby is None and count > PATCH:
-                patches.append(torch.randperm(count, generator=generator)[:PATCH])
-            some = problem.rows(patches.pop()) if patches else problem
-            loss, slope = loss_slope(some, logs, log_ridge, len(some.embedded) // 2 if near else None)
-            bar.update()
-            if not math.isfinite(loss):  # singular in float64: only a larger ridge helps
-                log_ridge = log_ridge + 1.0
-                continue
-            # Adam, written out: torch.optim takes two seconds to import.
-            first.mul_(BETAS[0]).add_(slope, alpha=1 - BETAS[0])
-            second.mul_(BETAS[1]).addcmul_(slope, slope, value=1 - BETAS[1])
-            rate = RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
-            spread = (second / (1 - BETAS[1] ** (step + 1))).sqrt() + 1e-8
-            move = rate / (1 - BETAS[0] ** (step + 1)) * first / spread
-            logs = (logs - move[:-1]).clamp(LEAST_LOG, MOST_LOG)
-            log_ridge = (log_ridge - move[-1]).clamp(math.log(LEAST_RIDGE), math.log(MOST_RIDGE))
-    return logs, math.exp(float(log_ridge))
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    return torch.from_numpy(found[:-1].copy()), math.exp(found[-1])
+
+
+def near_patches(problem: Problem, logs: Tensor, generator: torch.Generator) -> list[Problem]:
+    """The rows nearest to some random ones, in the metric as it stands, nearest first: as close as the neighbors of a query."""
+    points = problem.embedded.float() * torch.exp(-logs).float()[problem.groups]
+    seeds = torch.randint(len(points), (NEAR_PATCHES,), generator=generator)
+    return [problem.rows(rows) for rows in nearest(points[seeds], points, min(NEAR_PATCH, len(points)))]
+
+
+def random_patch(problem: Problem, rows: int, generator: torch.Generator) -> Problem:
+    """So many of the rows; all if there are no more."""
+    count = len(problem.embedded)
+    return problem if count <= rows else problem.rows(torch.randperm(count, generator=generator)[:rows])
 
 
 def loss_slope(problem: Problem, logs: Tensor, log_ridge: Tensor, counted: int | None = None) -> tuple[float, Tensor]:
@@ -150,16 +147,17 @@ def try_around(problem: Problem, logs: Tensor, factors: Sequence[float], ridges:
     """The best of common factors of the lengthscales and of ridges, on all rows."""
     # Where none can be trusted: the largest ridge, which the regressor raises further, with a warning.
     best = Fit(math.inf, logs, max(ridges), torch.zeros_like(problem.values))
-    shares = (problem.weights / problem.weights.sum()).unsqueeze(1)
     for factor in factors:
         moved = logs + math.log(factor)
         gram = problem.kernel.profile(_distances(problem.embedded * torch.exp(-moved)[problem.groups]))
-        for ridge in ridges:
-            system = with_trend(factored(gram, ridge / problem.weights))
-            if not bool(serves_any_query(system)):
-                continue
-            residuals = left_out_of(system, problem.values, inverse_of(system)).residuals
-            loss = float((shares * residuals.square()).sum())
-            if loss < best.loss:
-                best = Fit(loss, moved, ridge, problem.values - residuals)
+        spectrum = KernelSpectrum(gram, problem.weights)
+        trusted = [ridge for ridge in ridges if spectrum.resolves(ridge)]
+        if not trusted:
+            continue
+        residuals = spectrum.leave_one_out(problem.values, trusted)
+        shares = problem.weights / problem.weights.sum()
+        losses = torch.einsum("n,nrc->r", shares, residuals.square())
+        at = int(losses.argmin())
+        if float(losses[at]) < best.loss:
+            best = Fit(float(losses[at]), moved, trusted[at], problem.values - residuals[:, at])
     return best

@@ -176,7 +176,9 @@ class LocalMember:
         if groups is None or exclude is None:
             indices = self.index.search(searched, count, exclude=exclude).indices
         else:
-            indices = self.index.search(searched, min(count + groups.largest - 1, len(self.points) - 1), exclude=exclude).indices
+            indices = self.index.search(
+                searched, min(count + groups.largest - 1, len(self.points) - 1), exclude=exclude
+            ).indices
             own = groups.of_center[indices] == groups.of_center[exclude].unsqueeze(1)
             indices = indices.gather(1, own.to(torch.uint8).argsort(dim=1, stable=True)[:, :count])
         first, squared = solve_local(embedded, self.points, self.values, indices, self.options, kind)
@@ -322,9 +324,7 @@ class Predictor:
             dense = [member for member in self.fitted if isinstance(member, DenseMember)]
             everyone = torch.arange(len(self.centers.points))
             hat = self.fitted_prior.hat(everyone) if self.fitted_prior is not None and dense else None
-            alone = [
-                fitted.leave_out(sample.which, self.groups, hat if fitted in dense else None) for fitted in self.fitted
-            ]
+            alone = [fitted.leave_out(sample.which, self.groups, hat if fitted in dense else None) for fitted in self.fitted]
             prior = self.centers.values[sample.which] - self.left_over.values[sample.which]
         else:  # nothing is known without it
             unknown = Prediction(sample.centers.values, torch.full_like(sample.centers.weights, math.inf))

@@ -20,6 +20,8 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 from tqdm import tqdm
 
+from .._chunking import new_pool
+from .._threads import threads
 from ..core.spectrum import KernelSpectrum
 from ..distances import squared_distances
 from ..errors import InputError
@@ -32,7 +34,7 @@ from ..tuning.scores import Loss
 from ..tuning.select import scaled
 from .candidates import FITTED_ROWS, PROFILES, WIDE, Family, Judge, choose_for_classes, family_named
 from .encoding import Centers, Concatenate, Groups, RankTransform, SelectColumns, Staircase
-from .lengthscales import Fit, Problem, first_log, learn_lengthscales, try_around
+from .lengthscales import Fit, Problem, first_log, learn_lengthscales, near_patches, random_patch, try_around
 from .predictor import Member
 from .prior import COARSE_RIDGES, RIDGES, FittedRidge, KernelFeatures, ModelPrior, RidgePrior, choose_ridge
 
@@ -56,7 +58,9 @@ DENSE_KERNELS = ("matern32", "laplacian", "gaussian")
 DENSE_SCREEN_ROWS = 300
 DENSE_RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 DENSE_RIDGE_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)
-DENSE_STEPS = 100
+# Lengthscales are learned on so many rows, with so many evaluations of the loss; the second time where there are more rows.
+DENSE_PATCHES = ((400, 25), (700, 12))
+MOST_ROWS_QUICK = 1000
 DEFAULT_RIDGE = 1e-2
 ROWS_PER_FEATURE = 3
 LEAST_SHARE = 0.05
@@ -67,7 +71,7 @@ LOCAL_RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 LOCAL_RIDGE_FACTORS = (0.1, 0.3, 1.0, 3.0)
 LOCAL_SAMPLES = 1000
 NEIGHBORS = (10, 20, 50, 100, 200)  # more cost more than a prediction may
-RANDOM_STEPS, NEAR_STEPS = 40, 200
+RANDOM_EVALUATIONS, NEAR_EVALUATIONS, NEAR_ROUNDS = 15, 12, 2
 REFINE_STEPS, REFINE_SECONDS = 200, 15.0
 REFINE_RIDGE = 1e-4  # to start from: a smaller one hardly has a gradient
 NEARLY = 0.01  # of the loss: what fewer neighbors or columns may cost
@@ -274,15 +278,21 @@ def choose_dense(centers: Centers, request: Request) -> tuple[Member, ...]:
             kernel = profile(lengthscale, input_transform=transform)
         ridge = DEFAULT_RIDGE if request.ridge is None else request.ridge
         return (Member(kernel, ridge, request.num_neighbors, 1.0),)
-    generator = torch.Generator().manual_seed(request.seed)
     if len(centers.points) > MOST_ROWS:
-        centers = centers.some(torch.randperm(len(centers.points), generator=generator)[:MOST_ROWS].sort().values)
+        centers = centers.some(
+            shuffled_rows(len(centers.points), MOST_ROWS, request.seed, centers.points.device).sort().values
+        )
     count, features = centers.points.shape
     learn = request.metric == "ard" or (request.metric == "auto" and count >= max(LEAST_ROWS, ROWS_PER_FEATURE * features))
     kernels: tuple[str | Kernel, ...] = DENSE_KERNELS if request.kernel is None else (request.kernel,)
-    steps = len(kernels) * (DENSE_STEPS * learn + 1)
-    with tqdm(total=steps, desc="learning kernels", disable=not request.progress) as bar, torch.no_grad():
-        candidates = [_dense_candidate(kernel, centers, request, learn, generator, bar) for kernel in kernels]
+
+    def candidate(kernel: str | Kernel) -> tuple[Kernel, Fit]:
+        with torch.no_grad(), threads(1):
+            return _dense_candidate(kernel, centers, request, learn)
+
+    with new_pool(min(len(kernels), torch.get_num_threads())) as pool:
+        progress = tqdm(pool.map(candidate, kernels), "kernels", len(kernels), disable=not request.progress)
+        candidates = list(progress)
     shares = _shares([fit for _, fit in candidates], centers)
     order = sorted((at for at in range(len(candidates)) if shares[at] > 0), key=lambda at: -shares[at])
     return tuple(
@@ -290,9 +300,7 @@ def choose_dense(centers: Centers, request: Request) -> tuple[Member, ...]:
     )
 
 
-def _dense_candidate(
-    given: str | Kernel, centers: Centers, request: Request, learn: bool, generator: torch.Generator, bar: tqdm[Any]
-) -> tuple[Kernel, Fit]:
+def _dense_candidate(given: str | Kernel, centers: Centers, request: Request, learn: bool) -> tuple[Kernel, Fit]:
     """One kernel, with the lengthscales and the ridge that suit it."""
     points = centers.points.double()
     if isinstance(given, Kernel):
@@ -307,16 +315,19 @@ def _dense_candidate(
     if isinstance(given, Kernel) and not learn:
         fit = try_around(one, start, (1.0,), request.ridges(DENSE_RIDGES))
     else:
-        few = one
-        if len(points) > DENSE_SCREEN_ROWS:
-            few = one.rows(torch.randperm(len(points), generator=generator)[:DENSE_SCREEN_ROWS])
+        generator = torch.Generator().manual_seed(request.seed)
+        few = random_patch(one, DENSE_SCREEN_ROWS, generator)
         fit = try_around(few, start, FIRST_FACTORS, request.ridges(DENSE_RIDGES))
         logs, ridge = fit.logs, fit.ridge
         if learn:
             logs = logs.expand(int(groups.max()) + 1)
-            logs, ridge = learn_lengthscales(many, logs, ridge, steps=DENSE_STEPS, generator=generator, bar=bar)
-        fit = try_around(many if learn else one, logs, FACTORS, request.ridges(DENSE_RIDGE_FACTORS, ridge))
-    bar.update()
+            for rows, evaluations in DENSE_PATCHES:
+                if rows == DENSE_PATCHES[0][0] or len(points) > MOST_ROWS_QUICK:
+                    patch = random_patch(many, rows, generator)
+                    logs, ridge = learn_lengthscales([patch], logs, ridge, evaluations=evaluations)
+            fit = try_around(many, logs, (1.0,), request.ridges(DENSE_RIDGE_FACTORS, ridge))
+        else:
+            fit = try_around(one, logs, FACTORS, request.ridges(DENSE_RIDGE_FACTORS, ridge))
     logs = fit.logs[0] if len(fit.logs) == 1 else fit.logs
     if isinstance(given, Kernel):
         return scaled(given, logs), fit
@@ -367,9 +378,8 @@ def choose_local(centers: Centers, request: Request) -> tuple[Member, ...]:
         best = LocalChoice(selection, None, points)
     else:
         names = LOCAL_KERNELS if request.kernel is None else (request.kernel,)
-        steps = len(names) * ((RANDOM_STEPS + NEAR_STEPS) * learn + 1)
-        with tqdm(total=steps, desc="learning kernels", disable=not request.progress) as bar:
-            choices = [_local_candidate(name, centers, values, request, learn, bar) for name in names]
+        progress = tqdm(names, "kernels", disable=not request.progress)
+        choices = [_local_candidate(name, centers, values, request, learn) for name in progress]
         best = min(choices, key=lambda choice: choice.selection.score)
     if learn and request.kernel != "laplacian":  # a staircase has too many columns for a lengthscale each
         learned = learn_metric(
@@ -399,9 +409,7 @@ def choose_local(centers: Centers, request: Request) -> tuple[Member, ...]:
 
 
 @torch.no_grad()
-def _local_candidate(
-    name: str, centers: Centers, values: Tensor, request: Request, learn: bool, bar: tqdm[Any]
-) -> LocalChoice:
+def _local_candidate(name: str, centers: Centers, values: Tensor, request: Request, learn: bool) -> LocalChoice:
     """One kernel with its lengthscales, ridge and number of neighbors."""
     profile, transform, groups = kernel_parts(name, centers.points.double())
     embedded = transform(centers.points.double())
@@ -409,20 +417,21 @@ def _local_candidate(
     generator = torch.Generator().manual_seed(request.seed)
     targets = centers.values - centers.values.mean(0)
     many = Problem(embedded, groups, targets, centers.weights, profile())
-    few = many._replace(groups=torch.zeros_like(groups))
-    few = few.rows(torch.randperm(len(embedded), generator=generator)[:LOCAL_SCREEN_ROWS])
+    few = random_patch(many._replace(groups=torch.zeros_like(groups)), LOCAL_SCREEN_ROWS, generator)
     fit = try_around(few, first_log(embedded), FIRST_FACTORS, request.ridges(LOCAL_RIDGES))
     kernel, ridges = profile(fit.logs[0].exp()), request.ridges(LOCAL_RIDGE_FACTORS, fit.ridge)
     best = select_mapped(mapped, values, kernel, FACTORS, ridges, request)
     if learn and request.metric != "linear":
-        logs, ridge = fit.logs.expand(int(groups.max()) + 1), fit.ridge
-        for steps, near in ((RANDOM_STEPS, False), (NEAR_STEPS, True)):
-            logs, ridge = learn_lengthscales(many, logs, ridge, steps=steps, generator=generator, bar=bar, near=near)
+        logs = fit.logs.expand(int(groups.max()) + 1)
+        patch = random_patch(many, LOCAL_SCREEN_ROWS, generator)
+        logs, ridge = learn_lengthscales([patch], logs, fit.ridge, evaluations=RANDOM_EVALUATIONS)
+        for _ in range(NEAR_ROUNDS):  # which rows are near depends on what was learned
+            patches = near_patches(many, logs, generator)
+            counted = len(patches[0].embedded) // 2  # the inner rows, which have neighbors all around
+            logs, ridge = learn_lengthscales(patches, logs, ridge, evaluations=NEAR_EVALUATIONS, counted=counted)
         kernel, ridges = profile(logs.exp()[groups]), request.ridges(LOCAL_RIDGE_FACTORS, ridge)
         learned = select_mapped(mapped, values, kernel, FACTORS, ridges, request)
         best = learned if learned.score <= best.score or request.metric == "ard" else best
-        bar.set_postfix_str(f"{request.loss} {learned.score:.4g}")
-    bar.update()
     return LocalChoice(best, transform, mapped)
 
 

@@ -67,7 +67,7 @@ def calibrate_classes(
     """
     scores, count = scores.double(), scores.shape[1]
     weights = torch.ones(len(scores), dtype=torch.float64) if weights is None else weights.double()
-    if count == 1 and not multilabel or not bool(weights.sum() > 0):
+    if (count == 1 and not multilabel) or not bool(weights.sum() > 0):
         return no_calibration(count, multilabel)
     doubt = doubt_of(weights)
     targets = smoothed(targets.double(), doubt, multilabel)
@@ -117,9 +117,7 @@ def smoothed(probabilities: Tensor, doubt: float, multilabel: bool) -> Tensor:
 
 
 @torch.no_grad()
-def slope_losses(
-    scores: Tensor, targets: Tensor, weights: Tensor, slopes: Tensor, *, multilabel: bool = False
-) -> Tensor:
+def slope_losses(scores: Tensor, targets: Tensor, weights: Tensor, slopes: Tensor, *, multilabel: bool = False) -> Tensor:
     """Mean cross-entropy of several sets of scores `(n, K, C)` at several values of 1 / T, without biases, `(K, S)`."""
     shares = (weights / weights.sum()).unsqueeze(1)
     targets = targets.unsqueeze(1)
@@ -145,4 +143,6 @@ def _hessian(p: Tensor, scores: Tensor, weights: Tensor, multilabel: bool) -> Te
         diagonal = diagonal - weighted.T @ p
         cross = cross - (weighted * mean).sum(0)
         corner = corner - (weights.unsqueeze(1) * mean.square()).sum()
-    return torch.cat((torch.cat((corner.reshape(1, 1), cross.unsqueeze(0)), 1), torch.cat((cross.unsqueeze(1), diagonal), 1)))
+    return torch.cat(
+        (torch.cat((corner.reshape(1, 1), cross.unsqueeze(0)), 1), torch.cat((cross.unsqueeze(1), diagonal), 1))
+    )
