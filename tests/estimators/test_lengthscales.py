@@ -1,14 +1,12 @@
 """Closed forms of leave-one-out, their slopes, and what is learned by them."""
 
-import io
 import math
 
 import pytest
 import torch
-from tqdm import tqdm
 
 from torchkrr import functional
-from torchkrr.estimators.lengthscales import Problem, learn_lengthscales, loss_slope, try_around
+from torchkrr.estimators.lengthscales import Problem, learn_lengthscales, loss_slope, near_patches, random_patch, try_around
 from torchkrr.kernels import Exponential, Gaussian, Matern32, Matern52
 
 GROUPS = torch.tensor([0, 0, 1, 2, 2, 2])
@@ -50,15 +48,17 @@ def test_weights_divide_the_ridge_of_a_row():
     torch.testing.assert_close(fit.left_out, expected)
 
 
-@pytest.mark.parametrize("near", [False, True])
-def test_features_that_matter_get_short_lengthscales(near):
+@pytest.mark.parametrize("counted", [None, 150])
+def test_features_that_matter_get_short_lengthscales(counted):
     generator = torch.Generator().manual_seed(0)
     points = torch.rand(700, 3, generator=generator, dtype=torch.float64)
     values = torch.sin(8 * points[:, 1:2])
     given = Problem(points, torch.arange(3), values, torch.ones(700, dtype=torch.float64), Matern32())
     start = torch.zeros(3, dtype=torch.float64)
-    with tqdm(total=60, file=io.StringIO()) as bar:
-        logs, _ = learn_lengthscales(given, start, 1e-2, steps=60, generator=generator, bar=bar, near=near)
+    if counted is None:
+        patches = [random_patch(given, 400, generator)]
+    else:
+        patches = near_patches(given, start, generator)
+    logs, _ = learn_lengthscales(patches, start, 1e-2, evaluations=25, counted=counted)
     assert logs[1] < logs[0] - 1
     assert logs[1] < logs[2] - 1
-    assert bar.n == 60

@@ -53,7 +53,7 @@ def fitted(request):
 
 def everything(model, query):
     """All that a fitted model can say about some rows."""
-    found = {"predict": model.predict(query), **model.explain(query, n_rows=7)._asdict()}
+    found = {"predict": model.predict(query), **vars(model.explain(query, n_rows=7))}
     found["distances"], found["neighbors"] = model.kneighbors(query)
     if hasattr(model, "predict_proba"):
         return found | {"probabilities": model.predict_proba(query), "classes": model.classes_}
@@ -63,7 +63,7 @@ def everything(model, query):
 
 def assert_same(found, expected):
     assert found.keys() == expected.keys()
-    for name in expected:
+    for name in [name for name in expected if expected[name] is not None]:
         assert found[name].dtype == expected[name].dtype, name
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
 

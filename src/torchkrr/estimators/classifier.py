@@ -197,8 +197,10 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
     def _read_values(self, table: Any, y: Any, *, reset: bool, classes: Any) -> Array:
         if y is None:
             raise InputError("This estimator requires y to be passed, but the target y is None.")
+        if np.asarray(y).dtype.kind == "f":
+            assert_all_finite(np.asarray(y), input_name="y")
         check_classification_targets(y)
-        several = np.ndim(y) == 2 and type_of_target(y) == "multilabel-indicator"
+        several = np.ndim(np.asarray(y)) == 2 and type_of_target(y) == "multilabel-indicator"
         if reset:
             self._multilabel = several
         if several != self._multilabel:

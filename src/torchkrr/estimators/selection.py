@@ -35,7 +35,7 @@ from ..tuning.select import scaled
 from .candidates import FITTED_ROWS, PROFILES, WIDE, Family, Judge, choose_for_classes, family_named
 from .encoding import Centers, Concatenate, Groups, RankTransform, SelectColumns, Staircase
 from .lengthscales import Fit, Problem, first_log, learn_lengthscales, near_patches, random_patch, try_around
-from .predictor import Member
+from .predictor import FEWEST, Member
 from .prior import COARSE_RIDGES, RIDGES, FittedRidge, KernelFeatures, ModelPrior, RidgePrior, choose_ridge
 
 Metric = Literal["ard", "linear", "auto"] | None
@@ -150,7 +150,8 @@ def choose(centers: Centers, request: Request, groups: Groups | None = None) -> 
     if groups is not None and len(torch.unique(groups.of_center)) >= FEWEST_GROUPS:  # one of each: none vouches for another
         _, first = np.unique(groups.of_center.numpy(), return_index=True)
         centers = centers.some(torch.from_numpy(first))
-    unit = float(centers.weights.mean())
+    # Where there is nothing to leave out, copies are all that is known.
+    unit = float(centers.weights.mean()) if len(centers.points) >= FEWEST else 1.0
     centers = centers._replace(weights=centers.weights / unit)
     if request.ridge is not None:
         request = request._replace(ridge=request.ridge / unit)
@@ -270,7 +271,7 @@ def kernel_parts(name: str, points: Tensor) -> tuple[type[Kernel], Transform, Te
 
 def choose_dense(centers: Centers, request: Request) -> tuple[Member, ...]:
     """Members on all centers; values of the centers are at zero mean and unit variance."""
-    if len(centers.points) < 3:
+    if len(centers.points) < FEWEST:
         kernel = request.kernel
         if not isinstance(kernel, Kernel):
             profile, transform, _ = kernel_parts(kernel or "matern32", centers.points)
