@@ -8,7 +8,7 @@ DATA ?= uci
 .PHONY: demo test lint types unit without-compiler package wheels bench bench-tuning bench-uci transfer probe lander lander-study lander-parts learn figures docs clean
 
 demo: $(INSTALLED)
-	$(BIN)/torchkrr transfer --dataset digits --backbone digits --layer middle.0 --budgets 30,100,300,all --seeds 3 --out runs/demo
+	$(BIN)/torchkrr transfer digits --backbone digits --layer middle.0 --budgets 30,100,300,all --seeds 3 --out runs/demo
 
 test: lint types unit docs without-compiler package
 

@@ -16,7 +16,7 @@ def data(tmp_path_factory):
 
 
 def test_the_command_prints_a_table(data, tmp_path, capsys):
-    given = ["probe", "--dataset", str(data), "--backbone", "digits", "--sizes", "60,all", "--seeds", "2"]
+    given = ["probe", str(data), "--backbone", "digits", "--sizes", "60,all", "--seeds", "2"]
     given += ["--readouts", "sk,knn", "--out", str(tmp_path)]
     assert main(given) == 0
     printed = capsys.readouterr().out
@@ -25,7 +25,7 @@ def test_the_command_prints_a_table(data, tmp_path, capsys):
     assert re.search(r"last layer +top +top\.0 +middle +middle\.0 +stem\n", printed)
     assert str(tmp_path / "report.html") in printed
     text = (tmp_path / "report.md").read_text()
-    command = f"torchkrr probe --dataset '{data.name}' --backbone digits --sizes 60,all --seeds 2 --readouts sk,knn"
+    command = f"torchkrr probe '{data.name}' --backbone digits --sizes 60,all --seeds 2 --readouts sk,knn"
     assert f"Made by `{command}`" in text
     cells = summarize(read_records(tmp_path / "records.jsonl"))
     assert len(cells) == 2 * 2 * 5  # sizes, readouts, depths
@@ -35,7 +35,7 @@ def test_the_command_prints_a_table(data, tmp_path, capsys):
 
 
 def test_a_size_larger_than_the_data_is_said_to_be(data, tmp_path, capsys):
-    asked = ["probe", "--dataset", str(data), "--backbone", "digits", "--readouts", "knn", "--out", str(tmp_path)]
+    asked = ["probe", str(data), "--backbone", "digits", "--readouts", "knn", "--out", str(tmp_path)]
     note = "There are 200 training examples, fewer than the 1,000 labels asked for: all are used instead."
     assert main([*asked, "--sizes", "1000"]) == 0
     assert note in capsys.readouterr().out.splitlines()

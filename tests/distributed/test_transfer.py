@@ -88,7 +88,7 @@ def run_all(folder: pathlib.Path) -> dict[str, object]:
     commands = {
         "fresh": command(folder / "two", folder / "cache"),
         "resumed": command(folder / "one", folder / "other cache"),
-        "wrong": [*command(folder / "wrong", folder / "cache"), "--dataset", str(folder / "nowhere")],
+        "wrong": [*command(folder / "wrong", folder / "cache"), str(folder / "nowhere")],
     }
     (folder / "launches.json").write_text(json.dumps(commands))
     launched = torchrun("-m", "tests.distributed.transferring", folder)

@@ -174,7 +174,7 @@ def uninterrupted(tmp_path_factory):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(uninterrupted, tmp_path, how):
     (data, expected), out = uninterrupted, tmp_path / "out"
-    asked = ["transfer", "--dataset", str(data), "--budgets", "40,80", "--seeds", "20", "--readouts", "knn,sk,blended"]
+    asked = ["transfer", str(data), "--budgets", "40,80", "--seeds", "20", "--readouts", "knn,sk,blended"]
     running = subprocess.Popen(
         [sys.executable, "-m", "torchkrr", *asked, "--out", str(out)], stderr=subprocess.PIPE, text=True
     )
@@ -198,7 +198,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(uninterrupted, tmp_p
 
 def test_the_command_prints_a_table(tmp_path, capsys):
     data, out = write_features(tmp_path / "some.npz"), tmp_path / "out"
-    given = ["transfer", "--dataset", str(data), "--budgets", "50,all", "--seeds", "1", "--readouts", "sk,knn"]
+    given = ["transfer", str(data), "--budgets", "50,all", "--seeds", "1", "--readouts", "sk,knn"]
     assert main([*given, "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "320 training and 80 test examples of 10 classes; 64 features as given" in printed
@@ -220,7 +220,7 @@ def test_the_command_prints_a_table(tmp_path, capsys):
     assert f"{100 * accuracy:.1f} %" in last
     text = (out / "report.md").read_text()
     assert f"It is right on {100 * accuracy:.1f} % of 80 test examples." in text
-    assert "Made by `torchkrr transfer --dataset some.npz --budgets 50,all --seeds 1 --readouts sk,knn`" in text
+    assert "Made by `torchkrr transfer some.npz --budgets 50,all --seeds 1 --readouts sk,knn`" in text
     assert "where files stand without their folders" in text
     assert all(f"{100 * cell['accuracy']:.1f}" in text for cell in found["results"])
     assert str(tmp_path) not in text
@@ -247,14 +247,14 @@ def test_options_that_make_no_sense_are_usage_errors(capsys, arguments, message)
 @pytest.mark.parametrize("command", ["transfer", "probe"])
 @pytest.mark.parametrize("device", ["gpu", f"cuda:{torch.cuda.device_count()}", "meta"])
 def test_a_device_that_is_not_there_is_an_error_before_anything_else(command, device, tmp_path, capsys):
-    message = fails(capsys, command, "--dataset", "nowhere", "--device", device, "--out", tmp_path / "out", "--quiet")
+    message = fails(capsys, command, "nowhere", "--device", device, "--out", tmp_path / "out", "--quiet")
     assert f"device must be one that torch can use here, such as cpu, got '{device}'" in message
     assert not (tmp_path / "out").exists()
 
 
 def test_a_budget_larger_than_the_data_is_said_to_be(tmp_path, capsys):
     data, out = write_features(tmp_path / "some.npz", 100), tmp_path / "out"
-    asked = ["transfer", "--dataset", str(data), "--seeds", "1", "--readouts", "knn", "--out", str(out)]
+    asked = ["transfer", str(data), "--seeds", "1", "--readouts", "knn", "--out", str(out)]
     note = "There are 80 training examples, fewer than the 90 and 1,000 labels asked for: all are used instead."
     assert main([*asked, "--budgets", "50,90,1000"]) == 0
     assert note in capsys.readouterr().out.splitlines()

@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .._extras import import_extra
-from ..errors import KernelRidgeError
+from ..errors import InputError, KernelRidgeError, KernelRidgeWarning
 
 POOLINGS = ("mean", "max", "class_token", "flatten")  # those of `models.features`, which imports torch
 CONFIG_FIELDS = (  # of both TransferConfig and ProbeConfig
@@ -99,11 +101,12 @@ def add_frozen_network(
     """Options of the commands that compare readouts of a frozen network, in the groups data, network and readouts."""
     data = parser.add_argument_group("data")
     data.add_argument(
-        "--dataset",
-        default="digits",
-        metavar="NAME|PATH",
-        help="digits, cifar10, a folder of class folders, .npz or .csv (digits)",
+        "dataset",
+        nargs="?",
+        metavar="DATA",
+        help="digits, cifar10, or the path of a folder of class folders, an .npz or a .csv file (digits)",
     )
+    data.add_argument("--dataset", dest="former_dataset", metavar="PATH", help=argparse.SUPPRESS)
     data.add_argument("--test-share", type=share, default=0.2, metavar="X", help="of data without a test part (0.2)")
     network = parser.add_argument_group("network")
     network.add_argument(
@@ -158,8 +161,19 @@ def require_table_packages() -> None:
 
 
 def require_frozen_packages(command: str, args: argparse.Namespace) -> None:
+    if args.former_dataset is not None:
+        instead = f"{command} {shlex.quote(args.former_dataset)}"
+        if args.dataset is not None:
+            raise InputError(f"The data is given twice. Leave out --dataset: {instead}.")
+        warn(f"--dataset will go in the next version. The data comes first now: {instead}.")
+        args.dataset = args.former_dataset
+    args.dataset = args.dataset or "digits"
     extra = "demo" if (args.backbone or args.dataset) == "digits" else "vision"
     require_packages(command, ("sklearn", "safetensors", "matplotlib"), extra=extra)
+
+
+def warn(text: str) -> None:
+    warnings.warn(text, KernelRidgeWarning, stacklevel=3)
 
 
 @contextlib.contextmanager

@@ -121,14 +121,15 @@ class TransferConfig:
 
         Example:
             >>> TransferConfig(dataset="/data/my photos", budgets=(100, None)).command
-            "torchkrr transfer --dataset 'my photos' --budgets 100,all"
+            "torchkrr transfer 'my photos' --budgets 100,all"
         """
         words = [f"torchkrr {self.COMMAND}"]
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in self.OMITTED or value is None or value == field.default:
                 continue
-            words.append(self.OPTIONS.get(field.name, f"--{field.name.replace('_', '-')}"))
+            if field.name != "dataset":
+                words.append(self.OPTIONS.get(field.name, f"--{field.name.replace('_', '-')}"))
             if isinstance(value, tuple):
                 words.append(shlex.quote(",".join("all" if part is None else str(part) for part in value)))
             elif value is not True:
