@@ -14,7 +14,7 @@ from torchkrr.estimators import LocalKernelRidgeClassifier
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_regression_scores_are_those_of_scikit_learn(models, capsys, chunk, kind):
     table = models / f"diabetes_test.{kind}"
-    found = evaluated(capsys, models / "diabetes.krr", table, "--chunk-rows", chunk)
+    found = evaluated(capsys, table, models / "diabetes.krr", "--chunk-rows", chunk)
     model, frame = estimators.load(models / "diabetes.krr"), read(table)
     query, y = frame.drop(columns="target"), frame["target"].to_numpy()
     mean, std = model.predict(query, return_std=True)
@@ -37,7 +37,7 @@ def test_regression_scores_are_those_of_scikit_learn(models, capsys, chunk, kind
 @pytest.mark.parametrize("name", ["wine", "digits"])
 def test_classification_scores_are_those_of_scikit_learn(models, capsys, name, kind):
     table = models / f"{name}_test.{kind}"
-    found = evaluated(capsys, models / f"{name}.krr", table, "--chunk-rows", 50)["targets"]["target"]
+    found = evaluated(capsys, table, models / f"{name}.krr", "--chunk-rows", 50)["targets"]["target"]
     model, frame = estimators.load(models / f"{name}.krr"), read(table)
     y, probabilities = frame["target"], model.predict_proba(frame.drop(columns="target"))
     right, confidence = model.classes_[probabilities.argmax(1)] == y, probabilities.max(1)
@@ -53,16 +53,16 @@ def test_a_model_without_names_takes_columns_in_order(models, tmp_path, capsys):
     X, y = frame.drop(columns="target").to_numpy(), frame["target"]
     model = estimators.LocalKernelRidgeRegressor(20, kernel="matern32", metric=None, alpha=0.01).fit(X, y)
     model.save(tmp_path / "m.krr")
-    scores = evaluated(capsys, tmp_path / "m.krr", models / "diabetes_test.csv", "--target", "target")["targets"]["target"]
+    scores = evaluated(capsys, models / "diabetes_test.csv", tmp_path / "m.krr", "--target", "target")["targets"]["target"]
     assert scores == pytest.approx(
-        evaluated(capsys, models / "diabetes.krr", models / "diabetes_test.csv")["targets"]["target"]
+        evaluated(capsys, models / "diabetes_test.csv", models / "diabetes.krr")["targets"]["target"]
     )
 
 
 def test_an_unknown_class_is_named(models, tmp_path, capsys):
     text = (models / "wine_test.csv").read_text().replace("class_1", "class_9")
     (tmp_path / "new.csv").write_text(text)
-    error = fails(capsys, "evaluate", models / "wine.krr", tmp_path / "new.csv", "--quiet")
+    error = fails(capsys, "evaluate", tmp_path / "new.csv", models / "wine.krr", "--quiet")
     assert "holds the class 'class_9'" in error
     assert "Its classes: class_0, class_1, class_2" in error
 
@@ -75,7 +75,7 @@ def test_a_class_that_a_cast_would_make_a_known_one_is_unknown(known, asked, tmp
     LocalKernelRidgeClassifier(5, alpha=0.1, kernel="matern32", metric=None).fit(
         pd.DataFrame({"a": range(30)}), np.array(known * 10)
     ).save(tmp_path / "m.krr")
-    evaluate = ("evaluate", tmp_path / "m.krr", table, "--target", "y", "--quiet")
+    evaluate = ("evaluate", table, tmp_path / "m.krr", "--target", "y", "--quiet")
     works(*evaluate)
     table.write_text(table.read_text() + f"3,{asked}\n")
     assert f"holds the class '{asked}' in row 31" in fails(capsys, *evaluate)

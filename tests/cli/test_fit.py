@@ -6,7 +6,7 @@ import pytest
 from tests.cli.running import FAST, GOOD, fails, read, with_row, works
 
 from torchkrr import estimators
-from torchkrr.cli.fit import describe_choice
+from torchkrr.cli.reports import describe_choice
 from torchkrr.errors import KernelRidgeWarning
 
 
@@ -26,7 +26,7 @@ def test_weights_are_those_of_a_column(models, tmp_path):
         wanted = ["--target", "target", "--sample-weight", "weight", *FAST]
         works("fit", tmp_path / f"{name}.csv", *wanted, "--out", tmp_path / f"{name}.krr")
         out = tmp_path / f"{name}_out.csv"
-        works("predict", tmp_path / f"{name}.krr", models / "diabetes_test.csv", "--out", out, "--explain", 1, "--quiet")
+        works("predict", models / "diabetes_test.csv", tmp_path / f"{name}.krr", "--out", out, "--explain", 1, "--quiet")
     weighted, without = read(tmp_path / "weighted_out.csv"), read(tmp_path / "without_out.csv")
     np.testing.assert_allclose(weighted["prediction"], without["prediction"], rtol=1e-9)
     # Rows keep their numbers in the file.

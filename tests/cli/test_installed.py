@@ -45,7 +45,8 @@ def test_fit_predict_evaluate(folder, tmp_path):
     )
     assert fitted.returncode == 0, fitted.stderr
     lines = dict(line.split(maxsplit=1) for line in fitted.stdout.splitlines())
-    assert lines["task"] == "regression of target, 294 rows: 10 columns of numbers"
+    assert lines["data"] == f"table {folder / 'diabetes_train.csv'}: 294 rows, 10 columns of numbers"
+    assert lines["task"] == "regression of target"
     assert "kernel" in lines["chosen"]
     assert lines["left"].endswith("(in units of target)")
     assert 50 < float(lines["left"].split()[2].rstrip(",")) < 65
@@ -53,14 +54,14 @@ def test_fit_predict_evaluate(folder, tmp_path):
     assert "Warning" not in fitted.stderr
 
     wanted = ["--interval", 0.9, "--explain", 5, "--id", "age"]
-    predicted = installed("predict", model, folder / "diabetes_test.parquet", "--out", out, *wanted)
+    predicted = installed("predict", folder / "diabetes_test.parquet", model, "--out", out, *wanted)
     assert predicted.returncode == 0, predicted.stderr
     assert "148/148" in predicted.stderr
     assert "rows/s" in predicted.stderr
     assert len(pd.read_csv(out)) == 148
 
     evaluated = subprocess.run(
-        [sys.executable, "-m", "torchkrr", "evaluate", model, folder / "diabetes_test.csv", "--json"],
+        [sys.executable, "-m", "torchkrr", "evaluate", folder / "diabetes_test.csv", model, "--json"],
         capture_output=True,
         text=True,
         check=True,
@@ -73,7 +74,7 @@ def test_fit_predict_evaluate(folder, tmp_path):
 
 def test_version_and_a_users_error():
     assert installed("--version").stdout == f"torchkrr {torchkrr.__version__}\n"
-    failed = installed("evaluate", "nowhere.krr", "nowhere.csv")
+    failed = installed("evaluate", "nowhere.csv", "nowhere.krr")
     assert failed.returncode == 1
     assert failed.stderr.startswith("torchkrr: The model nowhere.krr cannot be read")
     assert "Traceback" not in failed.stderr
@@ -85,8 +86,8 @@ def test_memory_does_not_grow_with_the_rows(small, tmp_path):
         command = [
             COMMAND,
             "predict",
-            small / "m.krr",
             small / f"{name}.csv",
+            small / "m.krr",
             "--out",
             tmp_path / f"{name}.csv",
             "--id",
@@ -112,8 +113,8 @@ def test_an_interrupted_prediction_leaves_nothing(small, tmp_path, sent, code):
     command = [
         COMMAND,
         "predict",
-        small / "m.krr",
         small / "many.csv",
+        small / "m.krr",
         "--out",
         out,
         "--explain",
@@ -139,7 +140,7 @@ def test_an_interrupted_fit_leaves_nothing(folder, tmp_path):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its, text=True)
     os.close(its)
     seen = b""
-    while b"learning" not in seen:
+    while b"kernels" not in seen:
         seen += os.read(ours, 1000)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)

@@ -118,9 +118,9 @@ def test_tables_for_programs(models, tmp_path, capsys):
     assert found["features"] == ["size", "color", "zone", "code", "balcony"]
     assert found["chosen"] == {"kernel": "Matern32", "alpha": 0.01, "neighbors": 20}
     assert 0 < found["left_out"]["price"]["mae"] < found["left_out"]["price"]["rmse"] < 100
-    found = results(capsys, "predict", model, models / "mixed_test.csv", "--out", out)
+    found = results(capsys, "predict", models / "mixed_test.csv", model, "--out", out)
     assert {key: found[key] for key in ("out", "rows")} == {"out": str(out), "rows": 60}
-    assert main(["evaluate", str(model), str(models / "mixed_test.csv"), "--quiet"]) == 0
+    assert main(["evaluate", str(models / "mixed_test.csv"), str(model), "--quiet"]) == 0
     assert capsys.readouterr() == ("", "")
 
 
@@ -144,7 +144,7 @@ def test_experiments_that_moved_are_wrong_usage_and_name_the_new_command(old, ne
 
 
 def test_debug_shows_where_an_error_comes_from(tmp_path, capsys):
-    assert main(["evaluate", str(tmp_path / "m.krr"), "t.csv", "--debug"]) == 1
+    assert main(["evaluate", "t.csv", str(tmp_path / "m.krr"), "--debug"]) == 1
     error = capsys.readouterr().err
     assert "Traceback (most recent call last)" in error
     assert error.splitlines()[-1].startswith("torchkrr: The model")
@@ -152,5 +152,5 @@ def test_debug_shows_where_an_error_comes_from(tmp_path, capsys):
 
 def test_a_missing_package_names_the_extra(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    error = fails(capsys, "evaluate", "m.krr", "t.csv")
+    error = fails(capsys, "evaluate", "t.csv", "m.krr")
     assert 'The command line needs pyarrow, which is not installed: pip install "torchkrr[cli]".' in error

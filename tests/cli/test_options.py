@@ -11,14 +11,14 @@ from torchkrr.models.features import POOLINGS
     [
         [],
         ["fly"],
-        ["fit", "t.csv", "--out", "m.krr"],
+        ["fit", "t.csv", "--target", "a"],
         ["fit", "t.csv", "--target", "a,,b", "--out", "m.krr"],
         ["fit", "t.csv", "--target", "a", "--out", "m.krr", "--neighbors", "0"],
         ["fit", "t.csv", "--target", "a", "--out", "m.krr", "--metric", "round"],
-        ["predict", "m.krr", "t.csv", "--out", "o.csv", "--interval", "90"],
-        ["predict", "m.krr", "t.csv", "--out", "o.csv", "--explain", "-1"],
-        ["predict", "m.krr", "t.csv", "--out", "o.csv", "--chunk-rows", "0"],
-        ["evaluate", "m.krr", "t.csv", "--delimiter", ";;"],
+        ["predict", "t.csv", "m.krr", "--out", "o.csv", "--interval", "90"],
+        ["predict", "t.csv", "m.krr", "--out", "o.csv", "--explain", "-1"],
+        ["predict", "t.csv", "m.krr", "--out", "o.csv", "--chunk-rows", "0"],
+        ["evaluate", "t.csv", "m.krr", "--delimiter", ";;"],
     ],
 )
 def test_wrong_usage_exits_with_two(arguments, capsys):

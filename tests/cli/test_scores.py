@@ -58,9 +58,9 @@ def test_all_choices_are_made_again_in_each_fold(folder, tmp_path, monkeypatch):
     seen = []
     fit = estimators.LocalKernelRidgeRegressor.fit
 
-    def watched(self, X, y, sample_weight=None):
+    def watched(self, X, y, sample_weight=None, **names):
         seen.append((len(X), self.alpha, hasattr(self, "_predictor")))
-        fit(self.set_params(alpha=0.01), X, y, sample_weight)
+        fit(self.set_params(alpha=0.01), X, y, sample_weight, **names)
         return self.set_params(alpha="auto")
 
     monkeypatch.setattr(estimators.LocalKernelRidgeRegressor, "fit", watched)

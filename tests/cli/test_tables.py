@@ -19,7 +19,7 @@ PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 def test_csv_and_parquet_are_read_alike(models, tmp_path):
     for kind in ("csv", "parquet"):
         works(
-            "predict", models / "mixed.krr", models / f"mixed_test.{kind}", "--out", tmp_path / f"{kind}.csv", "--id", "key"
+            "predict", models / f"mixed_test.{kind}", models / "mixed.krr", "--out", tmp_path / f"{kind}.csv", "--id", "key"
         )
     assert (tmp_path / "csv.csv").read_text() == (tmp_path / "parquet.csv").read_text()
 
@@ -50,7 +50,7 @@ def test_truth_values_that_were_categories_in_python_are_known_in_files(tmp_path
     ).fit(frame, y)
     model.save(tmp_path / "m.krr")
     write(frame, tmp_path, "new")
-    works("predict", tmp_path / "m.krr", tmp_path / f"new.{kind}", "--out", tmp_path / "o.csv", "--quiet")
+    works("predict", tmp_path / f"new.{kind}", tmp_path / "m.krr", "--out", tmp_path / "o.csv", "--quiet")
     np.testing.assert_allclose(read(tmp_path / "o.csv")["prediction"], model.predict(frame), rtol=1e-9)
 
 
@@ -67,7 +67,7 @@ def test_other_delimiters_and_compressed_files(models, tmp_path):
         "packed.csv.gz": [],
         "marked.csv": [],
     }.items():
-        works("predict", models / "mixed.krr", tmp_path / name, "--out", tmp_path / "o.csv", *more, "--quiet")
+        works("predict", tmp_path / name, models / "mixed.krr", "--out", tmp_path / "o.csv", *more, "--quiet")
         found.append((tmp_path / "o.csv").read_text())
     assert len(set(found)) == 1
 
@@ -116,7 +116,7 @@ def test_a_broken_table_to_predict(model, tmp_path, capsys, command, contents, m
     (tmp_path / "new.csv").write_text(contents)
     (tmp_path / "old.csv").write_text("kept")
     more = ["--out", tmp_path / "old.csv"] if command == "predict" else []
-    error = fails(capsys, command, model, tmp_path / "new.csv", "--chunk-rows", 5, *more, "--quiet")
+    error = fails(capsys, command, tmp_path / "new.csv", model, "--chunk-rows", 5, *more, "--quiet")
     assert re.search(message, error), error
     assert sorted(os.listdir(tmp_path)) == ["new.csv", "old.csv"]
     assert (tmp_path / "old.csv").read_text() == "kept"
@@ -126,11 +126,11 @@ def test_a_value_far_down_is_named_with_its_row(model, tmp_path, capsys):
     rows = [f"{i}.25,{i % 7},0" for i in range(120_000)]
     rows[99_999] = "1,many,0"
     (tmp_path / "new.csv").write_text("a,b,y\n" + "\n".join(rows))
-    error = fails(capsys, "predict", model, tmp_path / "new.csv", "--out", tmp_path / "o.csv", "--quiet")
+    error = fails(capsys, "predict", tmp_path / "new.csv", model, "--out", tmp_path / "o.csv", "--quiet")
     assert "row 100000 holds 'many'" in error
     rows[99_999] = "1,2,3,4"
     (tmp_path / "new.csv").write_text("a,b,y\n" + "\n".join(rows))
-    error = fails(capsys, "predict", model, tmp_path / "new.csv", "--out", tmp_path / "o.csv", "--quiet")
+    error = fails(capsys, "predict", tmp_path / "new.csv", model, "--out", tmp_path / "o.csv", "--quiet")
     assert "Row 100000 of" in error
     assert os.listdir(tmp_path) == ["new.csv"]
 
@@ -138,11 +138,11 @@ def test_a_value_far_down_is_named_with_its_row(model, tmp_path, capsys):
 def test_files_that_are_not_there(model, tmp_path, capsys):
     (tmp_path / "new.csv").write_text(GOOD)
     new, out = tmp_path / "new.csv", tmp_path / "o.csv"
-    assert "cannot be read: No such file" in fails(capsys, "predict", model, tmp_path / "nowhere.csv", "--out", out)
-    assert "cannot be read: No such file" in fails(capsys, "predict", tmp_path / "no.krr", new, "--out", out)
-    assert "cannot be read: Is a directory" in fails(capsys, "evaluate", tmp_path, new)
+    assert "cannot be read: No such file" in fails(capsys, "predict", tmp_path / "nowhere.csv", model, "--out", out)
+    assert "cannot be read: No such file" in fails(capsys, "predict", new, tmp_path / "no.krr", "--out", out)
+    assert "cannot be read: Is a directory" in fails(capsys, "evaluate", new, tmp_path)
     assert "nowhere for the file o.csv does not exist" in fails(
-        capsys, "predict", model, new, "--out", tmp_path / "nowhere/o.csv"
+        capsys, "predict", new, model, "--out", tmp_path / "nowhere/o.csv"
     )
     wanted = ["--target", "y", *FAST]
     assert "does not exist" in fails(capsys, "fit", new, *wanted, "--out", tmp_path / "nowhere/m.krr")
@@ -155,9 +155,9 @@ def test_files_of_another_kind(model, tmp_path, capsys):
     (tmp_path / "new.xlsx").write_text(GOOD)
     new, out = tmp_path / "new.csv", tmp_path / "o.csv"
     assert "begins with the text 'a,b,y" in fails(capsys, "predict", new, new, "--out", out)
-    assert "is not a Parquet file, or is damaged" in fails(capsys, "predict", model, tmp_path / "new.parquet", "--out", out)
-    assert "must end in .csv" in fails(capsys, "predict", model, tmp_path / "new.xlsx", "--out", out)
-    assert "o.txt must end in .csv or" in fails(capsys, "predict", model, new, "--out", tmp_path / "o.txt")
+    assert "is not a Parquet file, or is damaged" in fails(capsys, "predict", tmp_path / "new.parquet", model, "--out", out)
+    assert "must end in .csv" in fails(capsys, "predict", tmp_path / "new.xlsx", model, "--out", out)
+    assert "o.txt must end in .csv or" in fails(capsys, "predict", new, model, "--out", tmp_path / "o.txt")
 
 
 def test_a_cut_parquet_file_and_one_with_dates(model, tmp_path, capsys):
@@ -165,9 +165,9 @@ def test_a_cut_parquet_file_and_one_with_dates(model, tmp_path, capsys):
     frame = pd.DataFrame({"a": range(9), "b": 1.0})
     frame.to_parquet(path)
     path.write_bytes(path.read_bytes()[:-20])
-    assert "is not a Parquet file, or is damaged" in fails(capsys, "predict", model, path, "--out", tmp_path / "o.csv")
+    assert "is not a Parquet file, or is damaged" in fails(capsys, "predict", path, model, "--out", tmp_path / "o.csv")
     pa.parquet.write_table(pa.table({"a": pa.array([1, 2], pa.date32()), "b": [1, 2]}), path)
-    error = fails(capsys, "predict", model, path, "--out", tmp_path / "o.csv", "--quiet")
+    error = fails(capsys, "predict", path, model, "--out", tmp_path / "o.csv", "--quiet")
     assert "Column 'a'" in error
     assert "has the type date32[day]" in error
 
@@ -178,11 +178,10 @@ def test_a_column_under_another_name_is_offered(models, tmp_path, capsys, comman
     text = (models / "diabetes_test.csv").read_text()
     for other in ("BMI", "bmi ", "bmj"):
         (tmp_path / "new.csv").write_text(text.replace("bmi", other))
-        error = fails(capsys, command, models / "diabetes.krr", tmp_path / "new.csv", *more, "--quiet")
+        error = fails(capsys, command, tmp_path / "new.csv", models / "diabetes.krr", *more, "--quiet")
         assert f"has no column 'bmi', which the model was fitted with. Did you mean '{other}'?" in error
 
 
 def test_a_folder_is_no_table(tmp_path, capsys):
-    assert "is a folder. Name a file in it" in fails(
-        capsys, "fit", tmp_path, "--target", "y", "--out", tmp_path / "m", *FAST
-    )
+    error = fails(capsys, "fit", tmp_path, "--target", "y", "--out", tmp_path / "m", *FAST)
+    assert f"--target is for a table (.csv, .parquet), but {tmp_path} is a folder of pictures" in error

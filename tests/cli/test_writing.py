@@ -12,12 +12,12 @@ from torchkrr.errors import FileError
 
 def test_carried_text_is_quoted_where_it_must_be(models, tmp_path):
     works(
-        "predict", models / "mixed.krr", models / "mixed_test.csv", "--out", tmp_path / "o.csv", "--id", "color", "--quiet"
+        "predict", models / "mixed_test.csv", models / "mixed.krr", "--out", tmp_path / "o.csv", "--id", "color", "--quiet"
     )
     text = (tmp_path / "o.csv").read_text()
     assert '\n"dark, blue",' in text
     assert list(read(tmp_path / "o.csv")["color"].fillna("")) == list(read(models / "mixed_test.csv")["color"].fillna(""))
-    works("predict", models / "mixed.krr", models / "mixed_test.csv", "--out", tmp_path / "o.csv", "--id", "code", "--quiet")
+    works("predict", models / "mixed_test.csv", models / "mixed.krr", "--out", tmp_path / "o.csv", "--id", "code", "--quiet")
     assert '"' not in (tmp_path / "o.csv").read_text()
 
 
@@ -26,8 +26,8 @@ def test_what_is_read_is_not_replaced(model, tmp_path, capsys):
     table.write_text(GOOD)
     link.symlink_to(table)
     for command in (
-        ("predict", model, table, "--out", table),
-        ("predict", model, table, "--out", link),
+        ("predict", table, model, "--out", table),
+        ("predict", table, model, "--out", link),
         ("fit", table, "--target", "y", "--out", table, *FAST),
     ):
         assert "is read, and the result would take its place" in fails(capsys, *command)

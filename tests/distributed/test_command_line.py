@@ -43,12 +43,12 @@ def commands(folder, end):
     """By name; their results end in `end`."""
     model, new = folder / "m.krr", folder / "new.csv"
     return {
-        "predict": ["predict", model, new, "--out", folder / f"predict{end}.csv", *WANTED],
-        "evaluate": ["evaluate", model, new, "--json", *CHUNK],
+        "predict": ["predict", new, model, "--out", folder / f"predict{end}.csv", *WANTED],
+        "evaluate": ["evaluate", new, model, "--json", *CHUNK],
         "fewer rows than processes": [
-            *("predict", folder / "wine.krr", folder / "bottle.csv", "--proba", "--out", folder / f"wine{end}.parquet"),
+            *("predict", folder / "bottle.csv", folder / "wine.krr", "--proba", "--out", folder / f"wine{end}.parquet"),
         ],
-        "broken": ["predict", model, folder / "broken.csv", "--out", folder / f"broken{end}.csv", *WANTED],
+        "broken": ["predict", folder / "broken.csv", model, "--out", folder / f"broken{end}.csv", *WANTED],
     }
 
 
@@ -102,7 +102,7 @@ def test_two_processes_evaluate_as_one_does(ran, capsys):
     assert (first["code"], second["code"]) == (0, 0), first["err"]
     assert second["out"] == second["err"] == ""
     capsys.readouterr()
-    run("evaluate", f"{ran['folder']}/m.krr", f"{ran['folder']}/new.csv", "--json")
+    run("evaluate", f"{ran['folder']}/new.csv", f"{ran['folder']}/m.krr", "--json")
     one, two = json.loads(capsys.readouterr().out), json.loads(first["out"])
     assert two["rows"] == one["rows"]
     assert two["targets"]["target"] == pytest.approx(one["targets"]["target"], rel=1e-9)
@@ -112,7 +112,7 @@ def test_two_processes_evaluate_as_one_does(ran, capsys):
 def test_one_row_for_two_processes(ran, tmp_path):
     assert ran["fewer rows than processes 0"]["code"] == 0, ran["fewer rows than processes 0"]["err"]
     folder = ran["folder"]
-    run("predict", f"{folder}/wine.krr", f"{folder}/bottle.csv", "--proba", "--out", tmp_path / "o.parquet", "--quiet")
+    run("predict", f"{folder}/bottle.csv", f"{folder}/wine.krr", "--proba", "--out", tmp_path / "o.parquet", "--quiet")
     one, two = pd.read_parquet(tmp_path / "o.parquet"), pd.read_parquet(f"{folder}/wine-two.parquet")
     pd.testing.assert_frame_equal(two, one, rtol=1e-9)
 

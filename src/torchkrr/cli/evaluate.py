@@ -1,4 +1,4 @@
-"""`torchkrr evaluate`: how good the predictions of a table are."""
+"""`torchkrr evaluate`: how good predictions are, where what they should be is known."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import argparse
 import time
 from typing import Any
 
-from ..errors import InputError
-from .options import names, require_table_packages
-from .predict import add_reading, predict_parts
+from .options import add_data_and_model, add_reading, names, require_table_packages
+from .predict import predict_parts, require_some
+from .reports import count_classes, describe_classes, describe_model, say, say_found, say_next
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a file written by fit")
-    parser.add_argument("table", help="rows with their targets, .csv or .parquet")
+    add_data_and_model(parser, "labeled rows: .csv, .parquet, .npz, .safetensors, or a folder of class folders")
     parser.add_argument("--target", type=names, metavar="A,B", help="columns of the targets, if not as in the fit")
     add_reading(parser)
 
@@ -22,36 +21,36 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     require_table_packages()
     from ..distributed.launch import team
     from ..estimators import load
+    from .opening import num_targets, open_rows, put_in_order
     from .scores import TITLES, Scores
-    from .tables import model_features, open_table
 
+    put_in_order(args)
     with team(args.timeout) as everyone:
         model = load(args.model)
-        table = open_table(args.table, args.delimiter)
-        targets = _targets(args, model)
-        table.require(targets, "the target")
-        kinds = model_features(model, table, other=targets)
+        data = open_rows(args, model, args.data, labeled=True)
+        classifies = hasattr(model, "classes_")
+        targets = data.target_names(num_targets(model), classes=classifies)
         scores, rows, start = Scores(model, targets), 0, time.monotonic()
-        parts = predict_parts(args, everyone, model, table, kinds, scores.predict, others=targets, title="evaluating")
-        for part, columns in parts:
-            classes = scores.classifies
-            known = part.target_labels(targets[0], model.classes_) if classes else part.target_numbers(targets)
-            scores.add(known, columns)
-            rows += part.data.num_rows
+        seen: list[Any] = []
+        parts = predict_parts(args, everyone, model, data, lambda _, points: scores.predict(points), title="evaluating")
+        for piece, columns, whole in parts:
+            known = (data.labels(piece, model.classes_) if classifies else data.targets(piece))[whole]
+            if len(known):
+                scores.add(known, columns)
+            rows += len(known)
+            seen += known.tolist() if classifies else []
         seconds = time.monotonic() - start
+    require_some(data, rows)
     result = scores.result()
+    say_found(data, rows)
+    classes = count_classes(seen, model.classes_.tolist()) if classifies else None
+    if classes is not None:
+        say("classes", describe_classes(classes))
+    say("model", f"{args.model}: {describe_model(model)}")
     for name, values in result.items():
-        print(f"{name} ({rows} rows)")
+        print(f"{name} ({rows} {data.unit})")
         for key, value in values.items():
             print(f"  {TITLES[key]:24}{value:.5g}")
-    return {"rows": rows, "seconds": seconds, "targets": result}
-
-
-def _targets(args: argparse.Namespace, model: Any) -> list[str]:
-    targets = args.target or model.notes_.get("targets")
-    if not targets:
-        raise InputError(f"{args.model} does not say what its target is called. Name the column of {args.table}: --target.")
-    count = 1 if hasattr(model, "classes_") else len(model.predictor_.offset)
-    if len(targets) != count:
-        raise InputError(f"{args.model} predicts {count} targets, got {len(targets)}: {', '.join(targets)}.")
-    return list(targets)
+    line = say_next("torchkrr", "update", args.model, "--add", data.path, "--out", "grown.krr")
+    found = {"rows": rows, "skipped": data.skipped, "missing": data.missing, "classes": classes}
+    return {**found, "seconds": seconds, "targets": result, "next": line}

@@ -1,35 +1,49 @@
-"""`torchkrr fit`: a model from a table."""
+"""`torchkrr fit`: a model from labeled rows: a table, a column of text, pictures, or features."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
+import shutil
 import time
-import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._files import writable
-from ..errors import InputError, KernelRidgeWarning
-from .options import add_delimiter, names, number, require_table_packages
+from ..errors import InputError
+from .options import add_delimiter, add_network, names, number, require_table_packages, resumable
+from .reports import count_classes, describe_classes, say, say_chosen, say_found, say_next
 
 if TYPE_CHECKING:
-    from .tables import Array, Part, Table
+    from .data import Data
 
 KERNELS = ("auto", "exponential", "matern32", "matern52", "gaussian", "laplacian")
-FEW_ROWS, MOSTLY = 20, 0.9  # from 20 rows on, a column with more than 90 % different texts is taken for names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("table", help="training data, .csv or .parquet")
-    add("--target", type=names, required=True, metavar="A,B", help="column to predict, or several")
-    add("--out", required=True, metavar="FILE", help="where the model goes, such as model.krr")
-    add("--task", choices=("auto", "regression", "classification"), default="auto", help="auto: by the target")
-    add("--categorical", type=names, default=[], metavar="A,B", help="columns of numbers that are categories")
-    add("--ignore", type=names, default=[], metavar="A,B", help="columns to leave out")
-    add("--sample-weight", metavar="A", help="column with the weight of each row")
+    parser.add_argument(
+        "data", metavar="DATA", help="training data: .csv, .parquet, .npz, .safetensors, or a folder of class folders"
+    )
+    parser.add_argument("--out", required=True, metavar="FILE", help="where the model goes, such as model.krr")
+    table = parser.add_argument_group("tables")
+    table.add_argument("--target", type=names, metavar="A,B", help="column to predict, or several")
+    table.add_argument(
+        "--task", choices=("auto", "regression", "classification"), default="auto", help="auto: by the target"
+    )
+    table.add_argument("--categorical", type=names, default=[], metavar="A,B", help="columns of numbers that are categories")
+    table.add_argument("--ignore", type=names, default=[], metavar="A,B", help="columns to leave out")
+    table.add_argument("--sample-weight", metavar="A", help="column with the weight of each row")
+    table.add_argument("--id", metavar="A", help="column with the name of each row, for explanations and update")
+    table.add_argument("--groups", metavar="A", help="column that says which rows belong together and are left out together")
+    table.add_argument("--text", metavar="A", help="column of text to predict from, alone")
+    table.add_argument("--encoder", metavar="NAME|PATH", help="sentence encoder of the text: of sentence-transformers")
+    add_delimiter(table)
+    network = add_network(parser, otherwise="for a folder of pictures")
+    network.add_argument("--layer", metavar="NAME", help="where features are taken from (before its classifier)")
+    network.add_argument("--cache", metavar="DIR", help="keep the features of pictures (they are removed at the end)")
+    add = parser.add_argument_group("model").add_argument
     add(
         "--metric",
         choices=("auto", "none", "ard", "linear"),
@@ -45,89 +59,104 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--kernel", choices=KERNELS, default="auto", help="auto: by leave-one-out")
     add("--seed", type=seed, default=0, help="of the rows that choices are made on, and of --folds (0)")
     add("--folds", type=folds, metavar="K", help="also K-fold cross-validation, with all choices made in each fold")
-    add_delimiter(parser)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     require_table_packages()
     from ..estimators import LocalKernelRidgeClassifier, LocalKernelRidgeRegressor
+    from .opening import open_training
     from .scores import TITLES, check_folds, cross_validate
-    from .tables import open_table
 
     start = time.monotonic()
-    writable(args.out, reads=[args.table])
-    table = open_table(args.table, args.delimiter)
-    features = _feature_names(args, table)
-    part = table.read({*features, *args.target, args.sample_weight})
-    task = part.task(args.target[0]) if args.task == "auto" else args.task
-    if task == "classification" and len(args.target) > 1:
-        raise InputError(f"Classification takes one target, got {', '.join(args.target)}. Fit a model for each.")
-    kinds = {name: part.kind(name, categorical=name in args.categorical) for name in features}
-    _warn_of_names(kinds, part)
-    weights = None if args.sample_weight is None else _sample_weights(part, args.sample_weight)
-    categorical = [name for name, kind in kinds.items() if kind != "number"]
-    estimator = LocalKernelRidgeClassifier if task == "classification" else LocalKernelRidgeRegressor
-    model: Any = estimator(
-        args.neighbors,
-        alpha=args.alpha,
-        kernel=args.kernel,
-        metric=None if args.metric == "none" else args.metric,
-        categorical_features=categorical or None,
-        random_state=args.seed,
-        verbose=int(not args.quiet),
-    )
-    frame = part.frame(kinds)
-    if task == "classification":
-        values = part.target_labels(args.target[0])
-    else:
-        values = part.target_numbers(args.target)
-        values = values[:, 0] if len(args.target) == 1 else values
-    if args.folds is not None:
-        check_folds(args.folds, values, weights, classes=task == "classification")
-    model.fit(frame, values, sample_weight=weights)
-    model.set_params(verbose=0)
-    model.notes_ = {"targets": args.target}
-    left_out, held_out = left_out_scores(model, args.target), None
-    if args.folds is not None:
-        held_out = cross_validate(
-            model, frame, values, weights, args.target, folds=args.folds, seed=args.seed, progress=not args.quiet
+    writable(args.out, reads=[args.data, args.weights])
+    data = open_training(args)
+    with reading(data, args) as (piece, points):
+        task = data.task(piece) if args.task == "auto" else args.task
+        classifies = task == "classification"
+        if classifies and args.target and len(args.target) > 1:
+            raise InputError(f"Classification takes one target, got {', '.join(args.target)}. Fit a model for each.")
+        values = data.labels(piece, None) if classifies else data.targets(piece)
+        targets = data.target_names(1 if classifies else values.shape[1], classes=classifies)
+        counts = count_classes(values.tolist()) if classifies else None
+        if counts is not None and len(counts) < 2:
+            raise InputError(f"{data.path} has a single class, {next(iter(counts))!r}. Classification needs two or more.")
+        values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+        weights, groups, categorical = data.weights(piece), data.groups(piece), data.categorical
+        estimator = LocalKernelRidgeClassifier if classifies else LocalKernelRidgeRegressor
+        model: Any = estimator(
+            args.neighbors,
+            alpha=args.alpha,
+            kernel=args.kernel,
+            metric=None if args.metric == "none" else args.metric,
+            categorical_features=categorical or None,
+            random_state=args.seed,
+            verbose=int(not args.quiet),
         )
-    model.save(args.out)
-    seconds, size = time.monotonic() - start, os.path.getsize(args.out)
+        if args.folds is not None:
+            check_folds(args.folds, values, weights, classes=classifies)
+        model.fit(points, values, sample_weight=weights, groups=groups, ids=data.names(piece))
+        model.set_params(verbose=0)
+        model.notes_ = {"targets": targets, "input": data.notes()}
+        left_out, held_out = left_out_scores(model, targets), None
+        if args.folds is not None:
+            options = {"folds": args.folds, "seed": args.seed, "progress": not args.quiet}
+            held_out = cross_validate(model, points, values, weights, targets, groups=groups, **options)
+        model.save(args.out)
+    seconds, size, rows = time.monotonic() - start, os.path.getsize(args.out), data.length(piece)
 
-    described = f"{len(features) - len(categorical)} columns of numbers"
-    described += f", {len(categorical)} of categories ({', '.join(categorical)})" if categorical else ""
-    print(f"task      {task} of {', '.join(args.target)}, {len(frame)} rows: {described}")
-    print(f"chosen    {describe_choice(model)}")
+    say_found(data, rows)
+    say("task", f"{task} of {', '.join(targets)}" + ("" if counts is None else f": {describe_classes(counts)}"))
+    say_chosen(model)
     for name, scores in left_out.items():
-        unit = "" if task == "classification" else f" (in units of {name})"
-        print(f"left out  {', '.join(f'{TITLES[key]} {value:.4g}' for key, value in scores.items())}{unit}")
+        unit = "" if classifies else f" (in units of {name})"
+        say("left out", f"{', '.join(f'{TITLES[key]} {value:.4g}' for key, value in scores.items())}{unit}")
     for name, folds in (held_out or {}).items():
-        print(f"held out  {_held_out_line(f' of {name}' if len(args.target) > 1 else '', folds, args.folds)}")
-    print(f"time      {seconds:.1f} s")
-    print(f"model     {args.out} ({size / 1000:.0f} kB)")
+        say("held out", _held_out_line(f" of {name}" if len(targets) > 1 else "", folds, args.folds))
+    say("time", f"{seconds:.1f} s")
+    say("model", f"{args.out} ({size / 1000:.0f} kB)")
+    line = say_next("torchkrr", "predict", args.data, args.out, "--out", "predictions.csv")
     chosen = (type(model.kernel_).__name__, float(model.alpha_), int(model.n_neighbors_))
     return {
         "model": args.out,
         "bytes": size,
+        "kind": data.kind,
         "task": task,
-        "rows": len(frame),
-        "features": features,
+        "rows": rows,
+        "skipped": data.skipped,
+        "missing": data.missing,
+        "classes": counts,
+        "features": data.columns_used,
         "categorical": categorical,
         "chosen": dict(zip(("kernel", "alpha", "neighbors"), chosen, strict=True)),
+        "tried": getattr(model, "candidates_", None) or [],
         "left_out": left_out,
         "held_out": held_out,
         "seconds": seconds,
+        "next": line,
     }
 
 
-def describe_choice(model: Any) -> str:
-    """In words; of several kernels the one with the largest share."""
-    members = model.predictor_.members
-    name, rest = type(model.kernel_).__name__, f"alpha {model.alpha_:.3g}, {model.n_neighbors_} neighbors"
-    if len(members) == 1:
-        return f"{name} kernel, {rest}"
-    return f"mix of {len(members)} kernels, of which {name} counts most ({100 * members[0].share:.0f} %): {rest}"
+@contextlib.contextmanager
+def reading(data: Data, args: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
+    """All rows and their points. Features of pictures are kept beside the result until it is there, or for another try."""
+    own = f"{args.out}.features" if args.cache is None else None
+    args.cache = args.cache or own
+    try:
+        with resumable(args.cache) if data.kind == "images" else contextlib.nullcontext():
+            piece, points = data.everything(progress=not args.quiet)
+            data.missing += data.missing_in(piece)
+            yield piece, points
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        _remove(own)
+        raise
+    _remove(own)
+
+
+def _remove(folder: str | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def left_out_scores(model: Any, targets: list[str]) -> dict[str, dict[str, float]]:
@@ -145,38 +174,6 @@ def left_out_scores(model: Any, targets: list[str]) -> dict[str, dict[str, float
     errors = predictions - values
     rmse, mae = np.sqrt(np.square(errors).mean(0)).tolist(), np.abs(errors).mean(0).tolist()
     return {name: {"rmse": rmse[at], "mae": mae[at]} for at, name in enumerate(targets)}
-
-
-def _feature_names(args: argparse.Namespace, table: Table) -> list[str]:
-    weight = [] if args.sample_weight is None else [args.sample_weight]
-    for option in ("target", "categorical", "ignore"):
-        table.require(getattr(args, option), f"named by --{option}")
-    table.require(weight, "named by --sample-weight")
-    features = [name for name in table.data if name not in {*args.target, *args.ignore, *weight}]
-    if not features:
-        raise InputError(f"{table.path} has no columns to predict from besides {', '.join(args.target)}.")
-    return features
-
-
-def _warn_of_names(kinds: Mapping[str, str], part: Part) -> None:
-    """Texts that hardly repeat, such as dates and names, tell rows apart and say nothing of new ones."""
-    for name, kind in kinds.items():
-        column = part.data.column(name).drop_null()
-        if kind == "text" and len(column) >= FEW_ROWS and len(column.unique()) > MOSTLY * len(column):
-            warnings.warn(
-                f"Column {name!r} has a different text in almost every row, from which nothing can be learned for "
-                "new ones. Leave it out with --ignore; turn dates into numbers.",
-                KernelRidgeWarning,
-                stacklevel=2,
-            )
-
-
-def _sample_weights(part: Part, name: str) -> Array:
-    weights = part.numbers(name)
-    bad = (~(weights >= 0)).nonzero()[0]
-    if len(bad):
-        raise InputError(f"Weight {name!r} of {part.table.path} is missing or negative in row {part.first + bad[0]}.")
-    return weights
 
 
 def _held_out_line(of: str, scores: Mapping[str, Any], folds: int) -> str:

@@ -19,7 +19,7 @@ from ..errors import InputError, KernelRidgeError, KernelRidgeWarning
 POOLINGS = ("mean", "max", "class_token", "flatten")  # those of `models.features`, which imports torch
 CONFIG_FIELDS = (  # of both TransferConfig and ProbeConfig
     *("dataset", "test_share", "backbone", "weights", "random_weights", "size", "pooling", "device", "batch_size"),
-    *("seeds", "out", "cache"),
+    *("seeds", "out", "cache", "strict"),
 )
 
 
@@ -86,8 +86,24 @@ def readout_names(text: str) -> tuple[str, ...]:
     return found
 
 
-def add_delimiter(parser: argparse.ArgumentParser) -> None:
+def add_delimiter(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--delimiter", type=delimiter, metavar="C", help="of a CSV file: one character, or tab")
+
+
+def add_data_and_model(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("data", nargs="+", metavar="DATA", help=what)
+    parser.add_argument("model", metavar="MODEL", help="a file written by fit, transfer or update")
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """Options of the commands that read rows part by part, for a fitted model."""
+    parser.add_argument(
+        "--chunk-rows", type=count, metavar="N", help="rows in memory at a time (10000; 256 pictures or texts)"
+    )
+    add_timeout(parser)
+    add_delimiter(parser)
+    add_pictures(parser.add_argument_group("pictures"))
+    parser.add_argument("--encoder", metavar="PATH", help="of text, if it is not where it was in the fit")
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
@@ -108,24 +124,34 @@ def add_frozen_network(
     )
     data.add_argument("--dataset", dest="former_dataset", metavar="PATH", help=argparse.SUPPRESS)
     data.add_argument("--test-share", type=share, default=0.2, metavar="X", help="of data without a test part (0.2)")
-    network = parser.add_argument_group("network")
-    network.add_argument(
-        "--backbone",
-        metavar="NAME",
-        help="digits, identity (pixels), or a torchvision or timm model (digits for digits, else resnet18)",
-    )
-    network.add_argument("--weights", metavar="FILE", help="its weights from a file, instead of its own pretrained ones")
-    network.add_argument("--random-weights", action="store_true", help="untrained, to try things out")
-    network.add_argument("--size", type=count, metavar="N", help="pixels of the images it is given")
-    network.add_argument("--pooling", choices=POOLINGS, default="mean", help="maps and tokens to vectors (mean)")
-    network.add_argument("--device", default="cpu", help="of the network (cpu)")
-    network.add_argument("--batch-size", type=count, default=64, metavar="N", help="images at a time (64)")
+    network = add_network(parser, otherwise="digits for digits, else resnet18")
     group = parser.add_argument_group("readouts")
     group.add_argument("--seeds", type=count, default=5, metavar="N", help="subsamples of each number below all (5)")
     group.add_argument("--readouts", type=readout_names, metavar="A,B", help=f"some of the readouts only ({readouts})")
     parser.add_argument("--out", default=out, metavar="DIR", help=f"results ({out})")
     parser.add_argument("--cache", metavar="DIR", help="features (DIR/features)")
     return data, network, group
+
+
+def add_network(parser: argparse.ArgumentParser, *, otherwise: str) -> argparse._ArgumentGroup:
+    """Options of the commands that open a network by its name."""
+    network = parser.add_argument_group("network")
+    network.add_argument(
+        "--backbone", metavar="NAME", help=f"digits, identity (pixels), or a torchvision or timm model ({otherwise})"
+    )
+    network.add_argument("--random-weights", action="store_true", help="untrained, to try things out")
+    network.add_argument("--size", type=count, metavar="N", help="pixels of the images it is given")
+    network.add_argument("--pooling", choices=POOLINGS, default="mean", help="maps and tokens to vectors (mean)")
+    add_pictures(network)
+    return network
+
+
+def add_pictures(parser: argparse._ActionsContainer) -> None:
+    """Options of the commands that read pictures."""
+    parser.add_argument("--weights", metavar="FILE", help="of the network, instead of its own pretrained ones")
+    parser.add_argument("--device", default="cpu", help="of the network (cpu)")
+    parser.add_argument("--batch-size", type=count, default=64, metavar="N", help="images at a time (64)")
+    parser.add_argument("--strict", action="store_true", help="stop at a picture that cannot be read")
 
 
 def config_fields(args: argparse.Namespace, *more: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 from tqdm import tqdm
 
 from ..errors import InputError
@@ -137,35 +137,45 @@ def check_folds(folds: int, values: Array, weights: Array | None, *, classes: bo
 
 def cross_validate(
     model: Any,
-    frame: Any,
+    points: Any,
     values: Array,
     weights: Array | None,
     targets: list[str],
     *,
+    groups: Array | None = None,
     folds: int,
     seed: int,
     progress: bool = False,
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Mean, standard error and values of the K-fold scores of each target.
 
-    Only the parameters of `model` are used: every fold makes all choices again.
+    Only the parameters of `model` are used: every fold makes all choices again. Rows of one group are in one fold.
     """
     # Rows of weight zero are neither learned from nor tested on.
     used = np.arange(len(values)) if weights is None else np.flatnonzero(weights > 0)
-    splitter = StratifiedKFold if hasattr(model, "classes_") else KFold
+    classes = hasattr(model, "classes_")
+    alone, together = (StratifiedKFold, StratifiedGroupKFold) if classes else (KFold, GroupKFold)
+    splitter = alone if groups is None else together
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The least populated class")  # it has two rows or more
-        splits = list(splitter(folds, shuffle=True, random_state=seed).split(used, values[used]))
+        groups_used = None if groups is None else groups[used]
+        splits = list(splitter(folds, shuffle=True, random_state=seed).split(used, values[used], groups_used))
     results = []
     for parts in tqdm(splits, desc="holding out folds", disable=not progress):
         train, test = (used[part] for part in parts)
         fold = clone(model)
-        fold.fit(frame.iloc[train], values[train], sample_weight=None if weights is None else weights[train])
+        given = {"sample_weight": weights, "groups": groups}
+        own = {name: None if values is None else values[train] for name, values in given.items()}
+        fold.fit(_some(points, train), values[train], **own)
         scores, known = Scores(fold, targets), values[test]
         known = known if scores.classifies else known.reshape(len(test), -1)
-        scores.add(known, scores.predict(frame.iloc[test]), None if weights is None else weights[test])
+        scores.add(known, scores.predict(_some(points, test)), None if weights is None else weights[test])
         results.append(scores.result())
     return {name: {key: _over_folds([one[name][key] for one in results]) for key in results[0][name]} for name in targets}
+
+
+def _some(points: Any, rows: Array) -> Any:
+    return points.iloc[rows] if hasattr(points, "iloc") else points[rows]
 
 
 def _over_folds(scores: list[float]) -> dict[str, Any]:

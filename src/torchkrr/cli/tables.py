@@ -216,8 +216,8 @@ class Part(NamedTuple):
             self._require_targets(name, np.isnan(column))
         return np.stack(columns, axis=1)
 
-    def target_labels(self, name: str, classes: Array | None = None) -> Array:
-        """Whole numbers, or text for anything else; for a fitted model, values of the type of its `classes`."""
+    def target_labels(self, name: str, classes: Array | None = None, *, new: bool = False) -> Array:
+        """Whole numbers, or text for anything else; for a fitted model see `as_classes`."""
         text = self.texts(name)
         self._require_targets(name, np.array([label is None for label in text]))
         if classes is None:
@@ -225,15 +225,29 @@ class Part(NamedTuple):
             truth = any(label.strip().lower() in TRUTH for label in set(text))
             return text if words or truth or (values != np.round(values)).any() else values.astype(np.int64)
         given = self.numbers(name) if classes.dtype.kind in "iufb" else text
-        # Compared before the cast, which cuts 1.7 down to the class 1, and "catfish" to "cat".
-        unknown = np.flatnonzero(~np.isin(given, classes))
-        if len(unknown):
-            raise InputError(
-                f"Target {name!r} of {self.table.path} holds the class {text[unknown[0]]!r} in row "
-                f"{self.first + unknown[0]}, which the model does not know. "
-                f"Its classes: {', '.join(map(str, classes.tolist()))}."
-            )
-        return given.astype(classes.dtype)
+        return as_classes(given, text, classes, f"Target {name!r} of {self.table.path} holds", self.first, new=new)
+
+    def names(self, name: str, *, repeated: bool = False) -> list[str]:
+        """A column that names the rows, or groups of them, where names may be `repeated`."""
+        texts: list[str] = self.texts(name).tolist()
+        for at, text in enumerate(texts):
+            if text is None:
+                raise InputError(f"The name of row {self.first + at} of {self.table.path} is missing in column {name!r}.")
+        if not repeated and len(set(texts)) < len(texts):
+            twice = next(text for at, text in enumerate(texts) if text in texts[:at])
+            raise InputError(f"Column {name!r} of {self.table.path} names two rows {twice!r}. Names must be different.")
+        return texts
+
+    def weights(self, name: str) -> Array:
+        weights = self.numbers(name)
+        bad = (~(weights >= 0)).nonzero()[0]
+        if len(bad):
+            raise InputError(f"Weight {name!r} of {self.table.path} is missing or negative in row {self.first + bad[0]}.")
+        return weights
+
+    def missing(self, name: str) -> int:
+        """How many values of a column are missing."""
+        return int(pa.compute.sum(pa.compute.is_null(self.data.column(name), nan_is_null=True)).as_py() or 0)
 
     def _column(self, name: str) -> Any:
         column = self.data.column(name)
@@ -272,8 +286,6 @@ def open_table(path: str, delimiter: str | None = None) -> Table:
     file = pathlib.Path(path)
     endings = [ending.lower() for ending in file.suffixes]
     ending = endings[-2] if len(endings) > 1 and endings[-1] == ".gz" else (endings or [""])[-1]
-    if file.is_dir():
-        raise FileError(f"{path} is a folder. Name a file in it that ends in {', '.join(TEXT + PARQUET)}.")
     if ending not in PARQUET + TEXT:
         raise FileError(f"{path} must end in {', '.join(TEXT + PARQUET)} (or .csv.gz), which says how to read it.")
     start = first_bytes(path, 4, kind="table")
@@ -288,6 +300,29 @@ def open_table(path: str, delimiter: str | None = None) -> Table:
     if repeated:
         raise FileError(f"{path} has two columns named {repeated[0]!r}. Rename one.")
     return Table(file, tuple(names), delimiter)
+
+
+def as_classes(given: Array, texts: Array, classes: Array, where: str, first: int, *, new: bool) -> Array:
+    """Labels in the type of the `classes` of a fitted model, which are all there are unless there may be `new` ones.
+
+    Args:
+        given, texts: the labels, and the same as text.
+        where: begins the error, up to its verb.
+        first: number of the first row.
+    """
+    numeric = classes.dtype.kind in "iufb"
+    values = given if numeric else texts
+    whole = values.dtype.kind in "iub" or (values.dtype.kind == "f" and bool((values == np.round(values)).all()))
+    if new and (whole or not numeric):
+        return values.astype(np.int64 if numeric else object)
+    # Compared before the cast, which cuts 1.7 down to the class 1, and "catfish" to "cat".
+    unknown = np.flatnonzero(~np.isin(values, classes))
+    if len(unknown):
+        raise InputError(
+            f"{where} the class {str(texts[unknown[0]])!r} in row {first + unknown[0]}, which the model does not know. "
+            f"Its classes: {', '.join(map(str, classes.tolist()))}."
+        )
+    return values.astype(classes.dtype)
 
 
 def model_features(model: Any, table: Table, *, other: Collection[str] = ()) -> dict[str, Kind]:

@@ -1,45 +1,90 @@
-"""`torchkrr update`: add examples to a head that `torchkrr transfer` wrote, or remove some."""
+"""`torchkrr update`: add rows to a fitted model, or remove some, without choosing anything again."""
 
 from __future__ import annotations
 
 import argparse
-import collections
+import fnmatch
+from collections.abc import Sequence
 from typing import Any
 
 from .._files import writable
 from ..errors import InputError
-from .options import require_packages
+from .fit import reading
+from .options import add_delimiter, add_pictures, names, require_table_packages
+from .reports import count_classes, describe_classes, describe_model, say, say_found, say_next
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("head", help="head.safetensors, written by transfer or update")
+    add("model", metavar="MODEL", help="a file written by fit, transfer or update")
     repeated: dict[str, Any] = {"action": "append", "default": []}
-    add("--add", **repeated, metavar="FOLDER", help="a folder with a folder of images for each class (repeatable)")
-    add("--remove", **repeated, metavar="NAME", help="an example, or several, such as 'cat/*' (repeatable)")
-    add("--weights", metavar="FILE", help="of the backbone, if transfer was given a file")
-    add("--out", required=True, metavar="FILE", help="where the changed head goes")
+    add("--add", **repeated, metavar="PATH", help="labeled rows of the kind of the fit (repeatable)")
+    add("--remove", **repeated, metavar="NAME", help="a row, or several, such as 'cat/*' (repeatable)")
+    add("--out", required=True, metavar="FILE", help="where the changed model goes")
+    add("--target", type=names, metavar="A,B", help="columns of the targets, if not as in the fit")
+    add("--encoder", metavar="PATH", help="of text, if it is not where it was in the fit")
+    add_delimiter(parser)
+    pictures = parser.add_argument_group("pictures")
+    add_pictures(pictures)
+    pictures.add_argument("--cache", metavar="DIR", help="keep the features of pictures (they are removed at the end)")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     if not args.add and not args.remove:
-        raise InputError("There is nothing to do: give examples to --add or --remove.")
-    require_packages("torchkrr update", ("sklearn", "safetensors"), extra="vision")
-    from ..vision.heads import read_head, read_labeled, with_examples, without_examples, write_head
+        raise InputError("There is nothing to do: give rows to --add or --remove.")
+    require_table_packages()
+    from ..estimators import load
+    from .opening import open_rows
 
-    writable(args.out, reads=[args.weights])  # a head may be changed in its place
-    old = head = read_head(args.head)
+    writable(args.out, reads=[*args.add, args.weights])  # a model may be changed in its place
+    model = load(args.model)
+    before = model.n_samples_fit_
     if args.remove:
-        head = without_examples(head, args.remove)
-    removed = len(old.items) - len(head.items)
+        model.forget(ids=named(model, args.model, args.remove))
+    removed = before - model.n_samples_fit_
     for path in args.add:
-        images, labels = read_labeled(head, path, weights=args.weights, progress=not args.quiet)
-        head = with_examples(head, images.features, labels, images.names)
-    added = len(head.items) - len(old.items) + removed
-    write_head(args.out, head)
-    numbers = collections.Counter(head.layer.values.argmax(1).tolist())
-    classes = {name: numbers[row] for row, name in enumerate(head.classes)}
-    print(f"examples  {len(head.items)}: {added} added, {removed} removed")
-    print("classes   " + ", ".join(f"{name} {count}" for name, count in classes.items()))
-    print(f"head      {args.out}")
-    return {"examples": len(head.items), "added": added, "removed": removed, "classes": classes, "out": args.out}
+        data = open_rows(args, model, path, labeled=True)
+        with reading(data, args) as (piece, points):
+            _add(model, data, piece, points)
+        say_found(data, data.length(piece))
+    model.notes_.pop("key", None)  # it is no longer what transfer fitted
+    model.save(args.out)
+    added = model.n_samples_fit_ - before + removed
+    say("rows", f"{model.n_samples_fit_}: {added} added, {removed} removed")
+    classes = None
+    if hasattr(model, "classes_"):
+        rows = model.predictor_.rows.values.argmax(1).numpy()
+        classes = count_classes(model.classes_[rows].tolist(), model.classes_.tolist())
+        say("classes", describe_classes(classes))
+    say("model", f"{args.out}: {describe_model(model)}")
+    line = say_next("torchkrr", "predict", *(args.add[:1] or ["DATA"]), args.out, "--out", "predictions.csv")
+    counts = {"rows": model.n_samples_fit_, "added": added, "removed": removed, "classes": classes}
+    return {**counts, "out": args.out, "next": line}
+
+
+def _add(model: Any, data: Any, piece: Any, points: Any) -> None:
+    classifies = hasattr(model, "classes_")
+    values = data.labels(piece, model.classes_, new=True) if classifies else data.targets(piece)
+    names = None
+    if model.ids_ is not None:
+        names = data.names(piece) or [f"{data.path} row {row + 1}" for row in range(len(values))]
+    weights, groups = data.weights(piece), data.groups(piece)
+    model.partial_fit(points, values, sample_weight=weights, groups=groups, ids=names)
+
+
+def named(model: Any, path: str, patterns: Sequence[str]) -> list[str]:
+    """The names of rows that are given, or that match a pattern; `*` and `?` stand for any letters."""
+    from .._checks import nearest_name
+
+    if model.ids_ is None:
+        raise InputError(f"The rows of {path} have no names. Fit it again with names: --id COLUMN, or an array `ids`.")
+    ids = [str(name) for name in model.ids_.tolist()]
+    removed: dict[str, None] = {}
+    for pattern in patterns:
+        found = [name for name in ids if name == pattern or fnmatch.fnmatchcase(name, pattern)]
+        if not found:
+            near = nearest_name(pattern, ids)
+            hint = f"Did you mean {near}?" if near is not None else f"Its rows have names such as {ids[0]}."
+            raise InputError(f"{path} has no row {pattern}. {hint}")
+        removed |= dict.fromkeys(found)
+    return list(removed)

@@ -10,7 +10,7 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -130,10 +130,12 @@ class Parts:
         return self.folder / f"{number:08}.arrow"
 
 
-def source_of(model: str, table: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What predictions are computed from: the contents of the model, the path, size and time of the table, and options."""
+def source_of(model: str, data: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """What predictions are computed from: the contents of the model, paths, sizes and times of the data, and options."""
     with open(model, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    status = os.stat(table)
-    place = [os.path.realpath(table), status.st_size, status.st_mtime_ns]
-    return {"torchkrr": __version__, "model": digest, "table": place, "options": dict(options)}
+    files: list[pathlib.Path] = []
+    for path in map(pathlib.Path, data):
+        files += sorted(path.rglob("*")) if path.is_dir() else [path]
+    places = [[os.path.realpath(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    return {"torchkrr": __version__, "model": digest, "data": places, "options": dict(options)}

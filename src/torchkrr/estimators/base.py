@@ -342,6 +342,11 @@ class KernelRidgeBase(BaseEstimator):
         """The estimator of this class that `save` wrote to `path`; `torchkrr.estimators.load` reads any class."""
         return load_estimator(path, (cls,))
 
+    @property
+    def ids_(self) -> Array | None:
+        """The names of the training rows, `(n,)`, if they were given."""
+        return self._ids
+
     def _threads(self) -> AbstractContextManager[None]:
         """As many threads as `n_jobs` asks for, while it lasts; `None` leaves torch's setting, -1 is one for each core."""
         if self.n_jobs is None:

@@ -8,6 +8,7 @@ import io
 import pathlib
 import zipfile
 import zlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,13 +121,32 @@ def images_by_class(folder: pathlib.Path, root: pathlib.Path | None = None) -> t
     return paths, labels
 
 
-def _open_folder(root: pathlib.Path, test_share: float, seed: int) -> Split:
-    folders = _class_folders(root)
+def fixed_parts(folder: pathlib.Path) -> tuple[str, str] | None:
+    """The names of the folders of a training and a test part, if there are both."""
+    folders = _class_folders(folder) if folder.is_dir() else []
     test = next((name for name in TEST_FOLDERS if name in folders), None)
-    if "train" not in folders or test is None:
+    return None if "train" not in folders or test is None else ("train", test)
+
+
+def picture_files(paths: Sequence[str]) -> list[pathlib.Path]:
+    """Files of images, and all those in folders."""
+    files: list[pathlib.Path] = []
+    for path in map(pathlib.Path, paths):
+        if not path.exists():
+            raise FileError(f"There is no image {path}.")
+        inside = [file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES]
+        if path.is_dir() and not inside:
+            raise FileError(f"The folder {path} has no images ({', '.join(sorted(IMAGE_SUFFIXES))}).")
+        files += sorted(inside) if path.is_dir() else [path]
+    return files
+
+
+def _open_folder(root: pathlib.Path, test_share: float, seed: int) -> Split:
+    names = fixed_parts(root)
+    if names is None:
         paths, labels = images_by_class(root)
         return _split_files(str(root), root, root.name, paths, labels, None, test_share, seed)
-    (train_paths, train_labels), (test_paths, test_labels) = (images_by_class(root / name, root) for name in ("train", test))
+    (train_paths, train_labels), (test_paths, test_labels) = (images_by_class(root / name, root) for name in names)
     check_classes(f"The folder {root / 'train'}", sorted(set(train_labels)))
     parts = [PARTS[0]] * len(train_paths) + [PARTS[1]] * len(test_paths)
     paths, labels = train_paths + test_paths, train_labels + test_labels

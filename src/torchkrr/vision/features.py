@@ -7,12 +7,14 @@ import os
 import pathlib
 import re
 import time
+import warnings
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -20,14 +22,16 @@ from tqdm import tqdm
 from .._checks import check_at_least_one, check_device, check_finite
 from .._chunking import new_pool, ranges
 from ..distributed.launch import SINGLE_PROCESS, SingleProcess
-from ..errors import FileError, InputError, ShapeError
+from ..errors import FileError, InputError, KernelRidgeWarning, ShapeError
 from ..runs import Record, Records, fingerprint, versions
 from .backbones import Backbone, open_backbone
 from .datasets import open_dataset
-from .images import FeatureSet, Images
+from .images import FeatureSet, Images, ImageSubset
 
 AHEAD = 2  # batches loaded while one is computed
 BYTES = 4  # of a number in float32
+NAMES_SHOWN = 5  # of images that cannot be read
+BLANK = np.zeros((8, 8, 3), dtype=np.uint8)  # in the place of such an image
 HEADER = "header"  # key of the first record of a journal
 SETTINGS = ("size", "layer", "pooling", "random_weights")  # of a backbone, beside its name and weights
 
@@ -76,6 +80,7 @@ def extract(
     device: str = "cpu",
     progress: bool = False,
     team: SingleProcess = SINGLE_PROCESS,
+    strict: bool = True,
 ) -> Extraction:
     """The features of all images, from the cache if they are there.
 
@@ -94,6 +99,7 @@ def extract(
         progress: show a progress bar with images per second.
         team: the processes that share the batches. The first one writes the files, which do not depend on how many there
             are.
+        strict: an image that cannot be read is an error; else its features are NaN.
 
     Example:
         >>> import tempfile
@@ -111,11 +117,11 @@ def extract(
         raise InputError(f"{images.name} has no images.")
     header = team.first(_new_header, backbone, images, batch_size)
     data, journal = team.first(_cache_files, cache, (images.name, backbone.name, *header["fingerprints"].values()))
-    batch_size, done = team.first(_finished_batches, data, journal, header)
+    batch_size, done = team.first(_finished_batches, data, journal, header, strict)
     batches = ranges(len(images), batch_size)
     reused = len(done) == len(batches)
     if not reused:
-        _compute(backbone, images, data, journal, batches, done, torch.device(device), progress, team)
+        _compute(backbone, images, data, journal, batches, done, torch.device(device), progress, team, strict)
     seconds = team.first(lambda: sum(done.values()))
     count, width = header["shape"]
     features = torch.from_file(str(data), shared=False, size=count * width, dtype=torch.float32)
@@ -156,9 +162,37 @@ def features_of(
         return Part(source.features, source.labels, 0.0, source)
     assert backbone is not None
     cache = pathlib.Path(config.out) / "features" if config.cache is None else config.cache
-    options = {"cache": cache, "batch_size": config.batch_size, "device": config.device}
-    extraction = extract(backbone, source, progress=progress, team=team, **options)
-    return Part(extraction.features, source.labels, extraction.seconds, source)
+    options = {"cache": cache, "batch_size": config.batch_size, "device": config.device, "strict": config.strict}
+    features, seconds, _ = extract(backbone, source, progress=progress, team=team, **options)
+    whole = is_whole(features)
+    if whole.all():
+        return Part(features, source.labels, seconds, source)
+    if team.is_first:
+        warn_of_broken([source.describe(row) for row in (~whole).nonzero().flatten().tolist()], len(source))
+    rows = whole.nonzero().flatten()
+    kept = ImageSubset(source, rows)
+    lost = set(source.labels.tolist()) - set(kept.labels.tolist())
+    if lost:
+        raise InputError(
+            f"No picture of the class {source.classes[min(lost)]} can be read. Replace them, or remove the class."
+        )
+    return Part(features[rows], kept.labels, seconds, kept)
+
+
+def is_whole(features: Tensor) -> Tensor:
+    """Which images could be read: the features of others are NaN. `(N, D)` to `(N,)` bool."""
+    return ~features[:, 0].isnan()
+
+
+def warn_of_broken(names: Sequence[str], count: int) -> None:
+    """Say which of `count` images are left out; some names stand for many."""
+    shown = ", ".join(names[:NAMES_SHOWN]) + (f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else "")
+    warnings.warn(
+        f"{len(names)} of {count:,} pictures cannot be read and are left out: {shown}. Remove or replace them; --strict "
+        "(strict=True) stops at the first.",
+        KernelRidgeWarning,
+        stacklevel=3,
+    )
 
 
 def about_backbone(config: Any, backbone: Backbone) -> dict[str, Any]:
@@ -170,6 +204,22 @@ def about_backbone(config: Any, backbone: Backbone) -> dict[str, Any]:
         "fingerprint": backbone.fingerprint,
         "text": backbone.text,
     }
+
+
+def reopen_backbone(about: dict[str, Any], weights: str | None) -> Backbone:
+    """The backbone that `about_backbone` describes, or an error if its weights or settings are others."""
+    if about["weights"] is not None and weights is None:
+        raise InputError(
+            f"This head was made with weights from a file, {about['weights']}. Give that file again, with --weights."
+        )
+    backbone = open_backbone(about["name"], weights=weights, **{name: about[name] for name in SETTINGS})
+    if backbone.fingerprint != about["fingerprint"]:
+        raise InputError(
+            f"The weights or the preparation of {about['name']} are not those that the head was made with, so its "
+            "features would mean something else. Give the same file of weights, and install the same version of the model's "
+            "library."
+        )
+    return backbone
 
 
 def inputs_fingerprint(train: Part, test: Part) -> str:
@@ -207,8 +257,13 @@ def _cache_files(folder: str | os.PathLike[str], words: Sequence[str]) -> tuple[
     return pathlib.Path(folder) / f"{stem}.f32", pathlib.Path(folder) / f"{stem}.jsonl"
 
 
-def _finished_batches(data: pathlib.Path, journal: pathlib.Path, header: Record) -> tuple[int, dict[int, float]]:
-    """The batch size, and the seconds of each batch whose numbers in the file have the checksum of its record."""
+def _finished_batches(
+    data: pathlib.Path, journal: pathlib.Path, header: Record, strict: bool
+) -> tuple[int, dict[int, float]]:
+    """The batch size, and the seconds of each batch whose numbers in the file have the checksum of its record.
+
+    `strict` batches have no image that could not be read: computed again, they raise the error of that image.
+    """
     try:
         records = Records(journal)
     except FileError:  # damaged: begin again
@@ -224,7 +279,9 @@ def _finished_batches(data: pathlib.Path, journal: pathlib.Path, header: Record)
         for number, rows in enumerate(ranges(count, batch_size)):
             content = file.read((rows.stop - rows.start) * width * BYTES)
             record = records.get(str(number))
-            if record is not None and record["crc32"] == zlib.crc32(content):
+            if record is None or record["crc32"] != zlib.crc32(content):
+                continue
+            if not (strict and np.isnan(np.frombuffer(content, dtype=np.float32)[::width]).any()):
                 done[number] = record["seconds"]
     return batch_size, done
 
@@ -239,14 +296,13 @@ def _compute(
     device: torch.device,
     progress: bool,
     team: SingleProcess,
+    strict: bool,
 ) -> None:
     """Compute the batches that are not in `done`; the first rank writes them, and adds them to its `done`."""
     left = [number for number in range(len(batches)) if number not in done]
-    model = backbone.model.eval().to(device)
 
     def work(numbers: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-        for number, batch in _loaded(backbone, images, batches, numbers):
-            yield number, _features(backbone, images, model, batch.to(device), batches[number])
+        return features_in_batches(backbone, images, batches, numbers, device=device, strict=strict)
 
     computed = team.shared_out(left, work)
     if not team.is_first:
@@ -272,6 +328,23 @@ def _compute(
         os.fsync(file.fileno())
 
 
+def features_in_batches(
+    backbone: Backbone,
+    images: Images,
+    batches: Sequence[slice],
+    numbers: Sequence[int],
+    *,
+    device: str | torch.device = "cpu",
+    strict: bool = True,
+) -> Iterator[tuple[int, Tensor]]:
+    """The features of some batches of images, with their numbers, in order; see `extract` for `strict`."""
+    device = torch.device(device)
+    model = backbone.model.eval().to(device)
+    for number, batch, broken in _loaded(backbone, images, batches, numbers, strict):
+        features = _features(backbone, images, model, batch.to(device), batches[number])
+        yield number, features.index_fill(0, torch.tensor(broken), torch.nan) if broken else features
+
+
 @torch.inference_mode()
 def _features(backbone: Backbone, images: Images, model: torch.nn.Module, batch: Tensor, rows: slice) -> Tensor:
     features: Tensor = model(batch).float().cpu().contiguous()
@@ -285,22 +358,31 @@ def _features(backbone: Backbone, images: Images, model: torch.nn.Module, batch:
 
 
 def _loaded(
-    backbone: Backbone, images: Images, batches: list[slice], numbers: Sequence[int]
-) -> Iterator[tuple[int, Tensor]]:
-    """Batches in order, read and resized by another thread while the network computes."""
+    backbone: Backbone, images: Images, batches: Sequence[slice], numbers: Sequence[int], strict: bool
+) -> Iterator[tuple[int, Tensor, list[int]]]:
+    """Batches in order, read and resized by another thread while the network computes, and the rows that are broken."""
 
-    def load(number: int) -> Tensor:
-        return backbone.prepare(images.read(range(batches[number].start, batches[number].stop)))
+    def load(number: int) -> tuple[Tensor, list[int]]:
+        pictures, broken = [], []
+        for row in range(batches[number].start, batches[number].stop):
+            try:
+                pictures += images.read([row])
+            except FileError:
+                if strict:
+                    raise
+                broken.append(len(pictures))
+                pictures.append(BLANK)
+        return backbone.prepare(pictures), broken
 
     pool = new_pool(1)
-    waiting: deque[tuple[int, Future[Tensor]]] = deque()
+    waiting: deque[tuple[int, Future[tuple[Tensor, list[int]]]]] = deque()
     try:
         for number in numbers:
             waiting.append((number, pool.submit(load, number)))
             if len(waiting) > AHEAD:
                 first, future = waiting.popleft()
-                yield first, future.result()
+                yield first, *future.result()
         for first, future in waiting:
-            yield first, future.result()
+            yield first, *future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

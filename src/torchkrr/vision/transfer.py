@@ -69,6 +69,7 @@ class TransferConfig:
         cache: folder for features; `None` is a folder `features` inside `out`.
         test_share, split_seed: of the test part, where the data do not bring their own.
         random_weights: an untrained backbone, for tests.
+        strict: a picture that cannot be read is an error; else it is left out, with a warning.
     """
 
     COMMAND: ClassVar[str] = "transfer"
@@ -93,6 +94,7 @@ class TransferConfig:
     batch_size: int = 64
     device: str = "cpu"
     random_weights: bool = False
+    strict: bool = False
 
     def __post_init__(self) -> None:
         if not self.budgets or not self.readouts:
