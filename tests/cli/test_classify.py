@@ -29,5 +29,5 @@ def test_a_head_of_a_former_version_says_how_to_write_it_again(models, tmp_path,
     assert f"{head} is a head that torchkrr transfer of version 0.1.0 wrote" in error
     assert "Write it again: torchkrr transfer DATA, or torchkrr fit DATA --backbone NAME" in error
     assert os.listdir(tmp_path) == ["head.safetensors"]
-    with pytest.raises(FileError, match="of version 0.1.0"):
+    with pytest.raises(FileError, match=r"of version 0\.1\.0"):
         LocalKernelRidgeClassifier.load(head)

@@ -161,8 +161,8 @@ def load_estimator(path: str | os.PathLike[str], kinds: Sequence[type]) -> Any:
     stored = read_model(path)
     if stored.kind == HEAD:
         raise FileError(
-            f"{path} is a head that torchkrr transfer of version 0.1.0 wrote; this version reads only those of its own. Write it "
-            "again: torchkrr transfer DATA, or torchkrr fit DATA --backbone NAME --out FILE."
+            f"{path} is a head that torchkrr transfer of version 0.1.0 wrote; this version reads its own alone. "
+            "Write it again: torchkrr transfer DATA, or torchkrr fit DATA --backbone NAME --out FILE."
         )
     classes = {kind.__name__: kind for kind in kinds}
     if stored.kind not in classes:
