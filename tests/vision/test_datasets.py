@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 from torchkrr.errors import FileError, InputError, MissingExtraError
 from torchkrr.vision import datasets
-from torchkrr.vision.datasets import open_dataset
+from torchkrr.vision.datasets import fixed_parts, open_dataset, picture_files
 from torchkrr.vision.images import FeatureSet, ImageArray
 
 DIGITS = load_digits()
@@ -321,3 +321,24 @@ def test_cifar10_is_downloaded_where_it_is_not(small_cifar10, monkeypatch):
     monkeypatch.setattr(datasets, "import_torchvision", lambda *_: found)
     assert np.array_equal(open_dataset("cifar10").test.read([5])[0], small_cifar10.data[5])
     assert [entry.name for entry in small_cifar10.path.parent.iterdir()] == ["cifar10.npz"]
+
+
+def test_parts_that_are_fixed_are_found(tmp_path):
+    (tmp_path / "train").mkdir()
+    assert fixed_parts(tmp_path) is None
+    (tmp_path / "validation").mkdir()
+    assert fixed_parts(tmp_path) == ("train", "validation")
+    assert fixed_parts(tmp_path / "nowhere") is None
+
+
+def test_files_and_folders_of_images_are_listed(tmp_path):
+    (tmp_path / "a" / "deep").mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    for name in ("a/2.png", "a/1.JPG", "a/deep/3.webp", "a/notes.txt", "b.png"):
+        (tmp_path / name).touch()
+    found = [file.relative_to(tmp_path).as_posix() for file in picture_files([str(tmp_path / "b.png"), str(tmp_path / "a")])]
+    assert found == ["b.png", "a/1.JPG", "a/2.png", "a/deep/3.webp"]
+    with pytest.raises(FileError, match="There is no image"):
+        picture_files([str(tmp_path / "c.png")])
+    with pytest.raises(FileError, match="has no images"):
+        picture_files([str(tmp_path / "empty")])

@@ -1,5 +1,6 @@
 """Feature extraction: right numbers, once; nothing stale; whatever stops it, the next run ends with the same bits."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -7,16 +8,21 @@ import subprocess
 import sys
 import textwrap
 import time
+import warnings
 
 import numpy as np
 import pytest
 import torch
+from tests.vision.labeled import write_folder
 from torch import nn
 
 from torchkrr.errors import FileError, InputError
-from torchkrr.vision.backbones import wrap_backbone
-from torchkrr.vision.features import extract
-from torchkrr.vision.images import ImageArray
+from torchkrr.vision.backbones import open_backbone, wrap_backbone
+from torchkrr.vision.datasets import images_by_class
+from torchkrr.vision.features import extract, is_whole, read_inputs
+from torchkrr.vision.images import ImageArray, ImageFiles, ImageSubset
+from torchkrr.vision.sampling import encode_labels
+from torchkrr.vision.transfer import TransferConfig
 
 COUNT, BATCH = 53, 8
 PROGRAM = """
@@ -267,3 +273,47 @@ def test_bad_input_is_an_error(tmp_path):
     network[4].weight.data.fill_(float("nan"))
     with pytest.raises(InputError, match="features of images 0 to 7 of noise must be finite"):
         extract(wrap_backbone(network, name="bad", size=8), make_pictures(), cache=tmp_path, batch_size=8)
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """A folder of digits, of which two cannot be read."""
+    folder = write_folder(tmp_path / "some digits", 60)
+    for name in ("digit 3/0003.png", "digit 7/0007.png"):
+        (folder / name).write_bytes(b"no picture")
+    return folder
+
+
+def test_features_of_images_that_cannot_be_read_are_nan_unless_strict(damaged, tmp_path):
+    backbone = open_backbone("identity", size=4)
+    paths, labels = images_by_class(damaged)
+    classes, encoded = encode_labels(labels)
+    images = ImageFiles("damaged", classes, encoded, damaged, paths)
+    with pytest.raises(FileError, match=r"0003\.png cannot be read"):
+        extract(backbone, images, cache=tmp_path / "a", batch_size=BATCH)
+    found = extract(backbone, images, cache=tmp_path / "a", batch_size=BATCH, strict=False).features
+    broken = [row for row, path in enumerate(paths) if path in ("digit 3/0003.png", "digit 7/0007.png")]
+    assert (~is_whole(found)).nonzero().flatten().tolist() == broken
+    whole = ImageSubset(images, is_whole(found).nonzero().flatten())
+    expected = extract(backbone, whole, cache=tmp_path / "b").features
+    assert torch.equal(found[is_whole(found)], expected)
+    assert extract(backbone, images, cache=tmp_path / "a", strict=False).reused
+    with pytest.raises(FileError, match=r"0003\.png cannot be read"):  # those of the cache do not hide it
+        extract(backbone, images, cache=tmp_path / "a")
+
+
+def test_a_run_leaves_out_what_cannot_be_read_and_says_so(damaged, tmp_path):
+    config = TransferConfig(dataset=str(damaged), backbone="identity", size=4, out=str(tmp_path))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        inputs = read_inputs(config)
+    assert len(inputs.train.labels) + len(inputs.test.labels) == 58
+    for part in (inputs.train, inputs.test):
+        assert len(part.features) == len(part.labels) == len(part.source)
+        for row in range(len(part.source)):
+            assert inputs.classes[part.labels[row]] == part.source.describe(row).split("/")[0]
+    text = " ".join(str(warning.message) for warning in caught)
+    assert "digit 3/0003.png" in text
+    assert "digit 7/0007.png" in text
+    with pytest.raises(FileError, match=r"cannot be read"):
+        read_inputs(dataclasses.replace(config, strict=True))
