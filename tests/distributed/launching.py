@@ -35,8 +35,9 @@ def torchrun(*arguments: object, **environment: str) -> dict[str, int | str]:
     """What two processes that torchrun starts return and say."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *map(str, arguments)]
     everything = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), **environment}
-    done = subprocess.run(command, env=everything, capture_output=True, text=True, timeout=270, check=False)
-    return {"code": done.returncode, "out": done.stdout, "err": done.stderr}
+    done = subprocess.run(command, env=everything, capture_output=True, timeout=270, check=False)
+    # Not as text, which would make a line of every step of a progress bar.
+    return {"code": done.returncode, "out": done.stdout.decode(), "err": done.stderr.decode()}
 
 
 def run_checks(rank: int, port: int, folder: str) -> None:
