@@ -1,8 +1,8 @@
 """Choose kernels and prior for classes: many candidates, judged by the calibrated log loss of rows that are left out.
 
 A few hundred rows screen every kernel, lengthscale and ridge, with and without the prior, in closed form from one
-eigendecomposition a kernel matrix. The best go on to up to 2000 rows, and are mixed in the shares that lower the loss. Where
-rows are too many for one factorization, the best are tried again on the nearest rows of each query, with every number of them.
+eigendecomposition a kernel matrix. The best go on to more rows, and are mixed in the shares that lower the loss. Where rows
+are too many for one factorization, the best are tried again on the nearest rows of each query, with every number of them.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ MAPPED_AT_ONCE = 8192
 class Family(NamedTuple):
     """A kernel up to its lengthscale."""
 
+    name: str
     profile: Kernel
     transform: Transform | None
     factors: tuple[float, ...] = FACTORS
@@ -113,7 +114,7 @@ class Choice(NamedTuple):
 def families(points: Tensor, kernel: Kernel | str | None) -> list[Family]:
     """The kernels to try, their maps fitted; a kernel of the caller's own as it is."""
     if isinstance(kernel, Kernel):
-        return [Family(kernel, None, (1.0,))]
+        return [Family("own", kernel, None, (1.0,))]
     few = points[shuffled_rows(len(points), FITTED_ROWS, 0, points.device)].double()
     if kernel is not None:
         return [family_named(kernel if few.shape[1] <= WIDE else f"unit {kernel}", few)]
@@ -138,7 +139,7 @@ def family_named(name: str, points: Tensor) -> Family:
         transform = UnitNorm()
     else:
         transform = Standardize() if kind == "plain" else Concatenate(Standardize(), RankTransform())
-    return Family(PROFILES[profile](), transform.fit(points))
+    return Family(name, PROFILES[profile](), transform.fit(points))
 
 
 @torch.no_grad()
@@ -177,7 +178,7 @@ def choose_for_classes(
         own = [candidate for candidate in final if candidate.prior == use]
         alone = _prior_scores(prior, centers.values, order) if use else None
         mixes.append((*_mix(own, alone, judge, order), own, use))
-    loss, shares, own, use = min(mixes, key=lambda mix: mix[0])
+    _, shares, own, use = min(mixes, key=lambda mix: mix[0])
     chosen = sorted((at for at in range(len(own)) if shares[at] > 0), key=lambda at: -shares[at])
     if not chosen:  # the prior alone; a kernel still says how far a row is from the others
         chosen = [min(range(len(own)), key=lambda at: own[at].loss)]
@@ -328,7 +329,8 @@ def principal_directions(mapped: Tensor, most: int) -> Tensor | None:
     if mapped.shape[1] <= most or len(mapped) <= most:
         return None
     centered = mapped - mapped.mean(0)
-    return torch.linalg.eigh(centered.T @ centered).eigenvectors.T.flip(0)[:most].contiguous()
+    directions: Tensor = torch.linalg.eigh(centered.T @ centered).eigenvectors.T.flip(0)
+    return directions[:most].contiguous()
 
 
 def _local_candidates(

@@ -143,7 +143,7 @@ class Choice(NamedTuple):
 
 
 def choose(centers: Centers, request: Request, groups: Groups | None = None) -> Choice:
-    """Prior and members. Every center takes part in each prediction where they are few, the nearest ones where they are many.
+    """Prior and members. Every center takes part in each prediction where they are few, the nearest where they are many.
 
     Weights count in units of their mean, so that a table that is given several times is judged as it would be once.
     """
@@ -234,15 +234,15 @@ def choose_for_model(left_over: Centers, request: Request) -> tuple[Member, ...]
     names = MODEL_KERNELS if request.kernel is None else (request.kernel,)
     for name in names:
         if isinstance(name, Kernel):
-            family, factors = Family(name, None), (1.0,)
+            family = Family("own", name, None, (1.0,))
         else:
             wide = left_over.points.shape[1] > WIDE
             family = family_named(f"{'unit' if wide else 'plain'} {name}", left_over.points[rows].double())
-            factors = MODEL_FACTORS
+            family = family._replace(factors=MODEL_FACTORS)
         mapped = family.mapped(left_over.points[rows])
         start = torch.zeros(1, dtype=torch.float64) if family.transform is None else first_log(mapped)
         distances = squared_distances(mapped, mapped).sqrt()
-        for factor in factors:
+        for factor in family.factors:
             log = start + math.log(factor)
             spectrum = KernelSpectrum(family.profile.profile(distances / log.exp()), weights[rows], trend=False)
             residuals = spectrum.leave_one_out(left_over.values[rows], ridges)
