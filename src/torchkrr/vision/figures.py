@@ -30,7 +30,7 @@ COLORS = {  # of the lines of readouts, on light and on dark
     "mlp": ("#b3391f", "#ea6a4c"),
     "sk": ("#5aa9d6", "#3f8fbd"),
     "han-sk": ("#448361", "#6fb58e"),
-    "sk-select": ("#0b5c86", "#7fd0f7"),
+    "head": ("#0b5c86", "#7fd0f7"),
     "knn": ("#8a8a8a", "#a5a5a5"),
     "logistic": ("#b58a12", "#d8b23c"),
     "blended": ("#7c5cbf", "#a78be6"),
@@ -40,7 +40,7 @@ LIGHT = Look("#2f2f2f", "#8a8a8a", "#0b6e99", {name: light for name, (light, _) 
 DARK = Look("#dcdcdc", "#8f8f8f", "#58b4dd", {name: dark for name, (_, dark) in COLORS.items()})
 MARKERS = "osD^vPXph"
 DASHES = ("-", "--", ":", "-.")
-EMPHASIZED = "sk-select"
+EMPHASIZED = "head"
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
 

@@ -10,6 +10,7 @@ import os
 import pathlib
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, NamedTuple, cast
@@ -22,26 +23,12 @@ from .._checks import check_device
 from ..distributed.launch import SINGLE_PROCESS, AllRanks, SingleProcess
 from ..errors import FileError, InputError
 from ..models.features import Pooling
-from ..nn import LocalKernelRidge
 from ..runs import Record, Records, fingerprint, make_folder, versions
 from .features import Inputs, read_inputs
 from .figures import LIGHT, draw_budgets, write_page, write_png
-from .heads import Head, read_head, write_head
-from .readouts import (
-    READOUTS,
-    Fitted,
-    LayerReadout,
-    Training,
-    default_head,
-    fit_sharded,
-    head_named,
-    quality,
-    readout_named,
-    unshard,
-)
+from .readouts import HEAD, USUAL, Fitted, LocalReadout, Training, fit_sharded, fitted_head, quality, readout_named
 from .report import HeadSummary, examine, summarize_head, transfer_markdown, transfer_page
 from .sampling import budget_rows
-from .selection import left_out_temperature
 from .summary import Cell, summarize
 
 HEAD_FILE = "head.safetensors"
@@ -63,8 +50,6 @@ class TransferConfig:
         budgets: numbers of labels; `None` is all.
         seeds: subsamples of each budget below all.
         readouts: names in `READOUTS`.
-        head: which readout is written as a head; `None` is `sk-select` if it is among the readouts, else the first of them
-            that can be written, else `sk`.
         out: folder for records, figure, report and head.
         cache: folder for features; `None` is a folder `features` inside `out`.
         test_share, split_seed: of the test part, where the data do not bring their own.
@@ -84,8 +69,7 @@ class TransferConfig:
     pooling: Pooling = "mean"
     budgets: tuple[int | None, ...] = (100, 1000, 10_000, None)
     seeds: int = 5
-    readouts: tuple[str, ...] = tuple(READOUTS)
-    head: str | None = None
+    readouts: tuple[str, ...] = USUAL
     out: str = "runs/transfer"
     cache: str | None = None
     test_share: float = 0.2
@@ -101,19 +85,12 @@ class TransferConfig:
             raise InputError(f"seeds must be at least 1, got {self.seeds}.")
         for name in self.readouts:
             readout_named(name)
-        if self.head is not None:
-            head_named(self.head)
         check_device(self.device)
 
     @property
     def network(self) -> str:
         """The name of the backbone."""
         return self.backbone or ("digits" if self.dataset == "digits" else "resnet18")
-
-    @property
-    def head_readout(self) -> str:
-        """The name of the readout that is written as a head."""
-        return self.head or default_head(self.readouts)
 
     @property
     def command(self) -> str:
@@ -176,8 +153,8 @@ class Outcome(NamedTuple):
     records: list[Record]  # of this run, new and reused
     cells: list[Cell]
     reused: int  # records of earlier runs
-    head: Head
-    head_summary: HeadSummary  # from which readout, and how good it is
+    head: Any  # the estimator in head.safetensors
+    head_summary: HeadSummary  # how good it is
     note: str  # on what was asked for and could not be; mostly empty
     out: pathlib.Path
 
@@ -199,7 +176,7 @@ def run_together(config: TransferConfig, team: SingleProcess, *, progress: bool 
     stored = team.first_of_all(Records, out / "records.jsonl")
     known = team.first(lambda: [stored.get(case_key(case, inputs)) for case in requested])
     records: list[Record] = []
-    head: Head | None = None
+    head: Any = None
     with tqdm(total=len(requested), desc="readouts", disable=not progress) as bar:
         for case, record in zip(requested, known, strict=True):
             words = f"{readout_named(case.readout).title}, {case.budget:,} labels"
@@ -217,15 +194,15 @@ def run_together(config: TransferConfig, team: SingleProcess, *, progress: bool 
 
 
 def _finish(
-    config: TransferConfig, inputs: Inputs, records: list[Record], reused: int, head: Head | None, out: pathlib.Path
+    config: TransferConfig, inputs: Inputs, records: list[Record], reused: int, head: Any, out: pathlib.Path
 ) -> Outcome:
     head = head or _stored_head(config, inputs, out)
     cells = summarize(records)
     note = config.budget_note(len(inputs.train.labels))
-    examination = examine(head, inputs.test.features, inputs.test.labels)
-    summary = summarize_head(config.head_readout, examination)
+    examination = examine(fitted_head(head, inputs.classes), inputs.classes, inputs.test.features, inputs.test.labels)
+    summary = summarize_head(examination)
     write_png(out / "figure.png", draw_budgets(cells, LIGHT))
-    write_page(out / "report.html", transfer_page(inputs, records, head, examination, summary, note))
+    write_page(out / "report.html", transfer_page(inputs, records, examination, summary, note))
     write_page(out / "report.md", transfer_markdown(inputs, records, summary, note, config.command))
     return Outcome(inputs, records, cells, reused, head, summary, note, out)
 
@@ -256,9 +233,9 @@ def solve(case: Case, inputs: Inputs, team: SingleProcess = SINGLE_PROCESS) -> t
     readout = readout_named(case.readout).readout
     training = cast(Training, team.only_first(_training, case, inputs))  # None on the others, which do not look at it
     fitted: Fitted | None
-    if isinstance(team, AllRanks) and isinstance(readout, LayerReadout):
+    if isinstance(team, AllRanks) and isinstance(readout, LocalReadout):
         own = _training(case, inputs, team.own(case.budget))
-        fitted, results = _evaluate(lambda: fit_sharded(team.first(readout.plan, training), own, team), inputs)
+        fitted, results = _evaluate(lambda: fit_sharded(readout, own, case.budget, team), inputs)
     else:
         fitted, results = team.only_first(lambda: _evaluate(lambda: readout.fit(training), inputs)) or (None, {})
     return team.first(lambda: _record(case, inputs, team.size, results)), fitted
@@ -298,32 +275,30 @@ def _record(case: Case, inputs: Inputs, num_ranks: int, results: Record) -> Reco
 
 
 def head_case(config: TransferConfig, inputs: Inputs) -> Case:
-    """The case whose readout is written as a head."""
-    return Case(config.head_readout, config.budgets_of(len(inputs.train.labels))[-1], 0)
+    """The case whose fitted estimator is written as a head."""
+    return Case(HEAD, config.budgets_of(len(inputs.train.labels))[-1], 0)
 
 
-def _stored_head(config: TransferConfig, inputs: Inputs, out: pathlib.Path) -> Head:
+def _stored_head(config: TransferConfig, inputs: Inputs, out: pathlib.Path) -> Any:
     """The head of an earlier run if it is the same, else a new one."""
+    from ..estimators import load  # which needs scikit-learn
+
     case = head_case(config, inputs)
     try:
-        head = read_head(out / HEAD_FILE)
-        if head.key == case_key(case, inputs):
+        head = load(out / HEAD_FILE)
+        if head.notes_.get("key") == case_key(case, inputs):
             return head
     except FileError:
         pass  # none yet, or none of ours
     return _new_head(readout_named(case.readout).readout.fit(_training(case, inputs)), case, inputs, out)
 
 
-def _new_head(fitted: Fitted | None, case: Case, inputs: Inputs, out: pathlib.Path) -> Head:
-    """A head from a fitted readout, which is written too."""
+def _new_head(fitted: Fitted | None, case: Case, inputs: Inputs, out: pathlib.Path) -> Any:
+    """The estimator of a fitted readout, which is written too."""
     assert fitted is not None
-    assert isinstance(fitted.layer, LocalKernelRidge)
-    layer = unshard(fitted.layer, _training(case, inputs))
-    temperature = left_out_temperature(layer) if fitted.temperature is None else fitted.temperature
-    rows = budget_rows(inputs.train.labels, case.budget, case.seed).tolist()
-    items = [inputs.train.source.describe(row) for row in rows]
-    head = Head(layer, temperature, inputs.classes, items, inputs.backbone, case_key(case, inputs))
-    write_head(out / HEAD_FILE, head)
+    head = fitted.estimator
+    head.notes_ = {"input": inputs.kind, "key": case_key(case, inputs)}
+    head.save(out / HEAD_FILE)
     return head
 
 
@@ -335,7 +310,19 @@ def _training(case: Case, inputs: Inputs, part: slice = slice(None)) -> Training
         features, labels = features[rows], labels[rows]
     else:  # all of them need no copy
         features, labels = features[part], labels[part]
-    return Training(features, labels, len(inputs.classes), case.seed)
+    training = Training(features, labels, len(inputs.classes), case.seed)
+    return training._replace(classes=inputs.classes, ids=_ids(case, inputs)) if case.readout == HEAD else training
+
+
+def _ids(case: Case, inputs: Inputs) -> list[str]:
+    """What each training row was made from; a file that a manifest names twice is told apart by a number."""
+    seen = Counter[str]()
+    ids = []
+    for row in budget_rows(inputs.train.labels, case.budget, case.seed).tolist():
+        item = inputs.train.source.describe(row)
+        seen[item] += 1
+        ids.append(item if seen[item] == 1 else f"{item} ({seen[item]})")
+    return ids
 
 
 def _settings(readout: str) -> dict[str, Any]:
