@@ -15,6 +15,7 @@ import pytest
 import torch
 from tests.cli.running import fails
 from tests.vision.labeled import write_features, write_folder
+from torchkrr.vision.selection import Search
 
 from torchkrr.cli import main
 from torchkrr.errors import InputError
@@ -22,7 +23,6 @@ from torchkrr.runs import read_records
 from torchkrr.tuning.scores import TEMPERATURES
 from torchkrr.vision import readouts, transfer
 from torchkrr.vision.heads import read_head
-from torchkrr.vision.selection import Search
 from torchkrr.vision.transfer import TransferConfig
 
 QUICK = Search(kernels=("exponential",), lengthscales=(1.0,), ridges=(1e-2,), num_neighbors=(10, 20), rows=60)

@@ -195,10 +195,11 @@ class WeightedNeighbors:
 
 @dataclass(frozen=True)
 class TrainedHead:
-    """A linear layer, or with `hidden` features D - hidden - ReLU - C, trained with AdamW on standardized features.
+    """A linear layer, or with `hidden` features D - hidden - ReLU - C, trained with AdamW on features of mean zero.
 
-    The learning rate and the number of epochs are those of the least cross-entropy on a part of the training rows that is
-    held out. A rate is given up after `patience` looks at that part without progress. Then the head is trained on all rows.
+    One factor scales all features to a mean square of one: they share a unit, and rarely active ones stay small. The
+    learning rate and the number of epochs are those of the least cross-entropy on a part of the training rows that is held
+    out; a rate is given up after `patience` looks at that part without progress. Then the head is trained on all rows.
     """
 
     hidden: int | None = None
@@ -210,14 +211,15 @@ class TrainedHead:
     patience: int = 5
 
     def fit(self, training: Training) -> Fitted:
-        standardize = Standardize().fit(training.features)
-        rows = training._replace(features=standardize(training.features))
+        mean, variance = training.features.mean(0), training.features.var(0, correction=0).mean()
+        scale = variance.clamp_min(torch.finfo(variance.dtype).tiny).rsqrt()
+        rows = training._replace(features=(training.features - mean) * scale)
         small = self.batch_size * rows.features.shape[1] * (self.hidden or training.num_classes) < SMALL_STEP
         with threads(1) if small else contextlib.nullcontext():
             rate, epochs = self._choose(rows)
             model, _ = self._train(rows, rate, epochs)
         predict = torch.no_grad()(model.forward)
-        return Fitted(lambda query: predict(standardize(query)), 1.0, {"learning_rate": rate, "epochs": epochs})
+        return Fitted(lambda query: predict((query - mean) * scale), 1.0, {"learning_rate": rate, "epochs": epochs})
 
     def _choose(self, training: Training) -> tuple[float, int]:
         fit, validation = (
@@ -230,14 +232,14 @@ class TrainedHead:
             return self.learning_rates[0], most
         losses = {rate: self._train(fit, rate, most, validation, each)[1] for rate in self.learning_rates}
         best = min(losses, key=lambda rate: min(losses[rate]))
-        return best, each * (1 + losses[best].index(min(losses[best])))
+        return best, min(most, each * (1 + losses[best].index(min(losses[best]))))
 
     @torch.inference_mode(False)
     @torch.enable_grad()
     def _train(
         self, training: Training, rate: float, epochs: int, validation: Training | None = None, each: int = 1
     ) -> tuple[nn.Module, list[float]]:
-        """The model, and its losses on the validation rows after `each` so many epochs, while they fall."""
+        """The model, and its losses on the validation rows every `each` epochs, until they no longer fall."""
         with torch.random.fork_rng(devices=[]):  # layers are initialized from the global generator
             torch.manual_seed(training.seed)
             model = self._model(training.features.shape[1], training.num_classes)
@@ -250,7 +252,7 @@ class TrainedHead:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-            if validation is not None and epoch % each == 0:
+            if validation is not None and (epoch % each == 0 or epoch == epochs):
                 with torch.no_grad():
                     losses.append(float(cross_entropy(model(validation.features), validation.labels)))
                 if len(losses) - losses.index(min(losses)) > self.patience:
@@ -361,9 +363,15 @@ def fit_sharded(readout: LocalReadout, own: Training, count: int, team: AllRanks
 
     Every rank calls `scores` with the same queries, predicts its part of them, and gets the scores of all.
     """
-    neighbors, options = min(readout.num_neighbors, count), {"ridge": readout.ridge, "fade": readout.fade}
-    group = team.comm.group
-    layer = ShardedLocalKernelRidge(own.features, own.one_hot(), neighbors, process_group=group, **options)
+    neighbors = min(readout.num_neighbors, count)
+    layer = ShardedLocalKernelRidge(
+        own.features,
+        own.one_hot(),
+        neighbors,
+        ridge=readout.ridge,
+        fade=readout.fade,
+        process_group=team.comm.group,
+    )
 
     @torch.no_grad()
     def scores(query: Tensor) -> Tensor:
@@ -376,8 +384,8 @@ def fit_sharded(readout: LocalReadout, own: Training, count: int, team: AllRanks
 def _fitted(layer: SupportLayer, chosen: dict[str, Any]) -> Fitted:
     scores = torch.no_grad()(layer.forward)
     scores(layer.centers[:1])  # embeds and indexes the centers, which belongs to the fit
-    local = isinstance(layer, LocalKernelRidge)
-    return Fitted(scores, None, chosen, torch.no_grad()(layer.power_function) if local else None)
+    indicator = torch.no_grad()(layer.power_function) if isinstance(layer, LocalKernelRidge) else None
+    return Fitted(scores, None, chosen, indicator)
 
 
 def _logits(model: Any, features: Array, num_classes: int) -> Array:
