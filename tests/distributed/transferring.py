@@ -1,4 +1,4 @@
-"""Transfer runs with few settings to select from, in each process: python -m tests.distributed.transferring FOLDER.
+"""Transfer runs in each process: python -m tests.distributed.transferring FOLDER.
 
 With a second argument, the second process dies at its third readout.
 """
@@ -12,16 +12,10 @@ import sys
 
 from tests.distributed.commands import run
 
-from torchkrr.vision import readouts, transfer
-from torchkrr.vision.selection import Search
+from torchkrr.vision import transfer
 
-QUICK = Search(kernels=("exponential",), lengthscales=(1.0,), ridges=(1e-2,), num_neighbors=(10, 20), rows=60)
 DIES_AT = 3
 solve, solved = transfer.solve, []
-
-
-def quick() -> readouts.Entry:
-    return readouts.READOUTS["sk-select"]._replace(readout=readouts.SelectedReadout(QUICK))
 
 
 def dying(case, inputs, team):
@@ -32,7 +26,6 @@ def dying(case, inputs, team):
 
 
 if __name__ == "__main__":
-    readouts.READOUTS["sk-select"] = quick()
     if len(sys.argv) > 2:
         transfer.solve = dying
     run(pathlib.Path(sys.argv[1]))
