@@ -75,7 +75,7 @@ class ShardedPredictor(Predictor):
         for member in whole.members:
             neighbors = neighbors_of(member, count)
             if neighbors is None:
-                fitted.append(DenseMember(member, left_over, self.trend))
+                fitted.append(DenseMember(member, left_over, self.sample.which, self.trend))
             else:
                 fitted.append(ShardedMember(member, part, neighbors, self.trend, equal, shards, comm))
         self.fitted = fitted
