@@ -68,10 +68,10 @@ def test_both_reports_say_what_the_names_of_readouts_mean(outcome):
         text = (outcome.out / name).read_text()
         assert line.format("SK", "local kernel ridge regression") in text
         assert line.format("weighted kNN", "votes of the 20 nearest training examples") in text
-        assert line.format("torchkrr head", "LocalKernelRidgeClassifier") in text
+        assert line.format("torchkrr head", "the estimator LocalKernelRidgeClassifier") in text
         assert "HAN-SK" not in text  # which was not run
         assert "% are right in the group of the smallest indicator" in text
-        assert "The head in head.safetensors is torchkrr head: LocalKernelRidgeClassifier" in text
+        assert "The head in head.safetensors is the estimator LocalKernelRidgeClassifier: a prior" in text
 
 
 def test_mistakes_show_the_images_that_explain_them(outcome):

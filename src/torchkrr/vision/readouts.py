@@ -324,8 +324,8 @@ class Entry(NamedTuple):
 
 HEAD = "head"
 READOUTS: dict[str, Entry] = {
-    "linear": Entry("linear head", TrainedHead(), "one linear layer, trained"),
-    "mlp": Entry("MLP 512", TrainedHead(hidden=512), "two linear layers with 512 hidden units, trained"),
+    "linear": Entry("linear head", TrainedHead(), "one linear layer, trained; learning rate and epochs are chosen"),
+    "mlp": Entry("MLP 512", TrainedHead(hidden=512), "two linear layers with 512 hidden units, trained as the linear head is"),
     "sk": Entry(
         "SK", LocalReadout(), "local kernel ridge regression of the labels on the 100 nearest training examples, not trained"
     ),
@@ -338,7 +338,7 @@ READOUTS: dict[str, Entry] = {
     HEAD: Entry(
         "torchkrr head",
         EstimatorReadout(),
-        "LocalKernelRidgeClassifier: a prior and kernels on what it leaves over, everything chosen by leave-one-out",
+        "the estimator LocalKernelRidgeClassifier: a prior, and kernels on what it leaves over, chosen by leave-one-out",
     ),
     "logistic": Entry("logistic regression", LogisticRegression(), "a linear classifier whose penalty is chosen"),
     "blended": Entry("SK, blended", BlendedReadout(), "SK made continuous by blending several local regressions"),

@@ -214,7 +214,7 @@ def _title(inputs: Inputs) -> str:
 
 def _head_text(summary: HeadSummary, inputs: Inputs) -> str:
     return (
-        f"The head in head.safetensors is {summary.title}: {readout_named(HEAD).text}. It is right on "
+        f"The head in head.safetensors is {readout_named(HEAD).text}. It is right on "
         f"{100 * summary.accuracy:.1f} % of {len(inputs.test.labels):,} test examples."
     )
 
