@@ -325,7 +325,7 @@ class Entry(NamedTuple):
 HEAD = "head"
 READOUTS: dict[str, Entry] = {
     "linear": Entry("linear head", TrainedHead(), "one linear layer, trained; learning rate and epochs are chosen"),
-    "mlp": Entry("MLP 512", TrainedHead(hidden=512), "two linear layers with 512 hidden units, trained as the linear head is"),
+    "mlp": Entry("MLP 512", TrainedHead(hidden=512), "two linear layers with 512 hidden units, trained as the other"),
     "sk": Entry(
         "SK", LocalReadout(), "local kernel ridge regression of the labels on the 100 nearest training examples, not trained"
     ),
