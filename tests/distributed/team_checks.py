@@ -6,31 +6,13 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from tests.distributed.problems import World, data
+from tests.distributed.problems import World
 from torch import Tensor
 
 from torchkrr.distributed.launch import AllRanks, SingleProcess
 from torchkrr.errors import DistributedError
-from torchkrr.vision.readouts import LocalReadout, Training, fit_sharded
 
 COUNT = 7  # rows: not as many for every rank, and with four ranks in a last round that one of them sits out
-
-READOUTS = {"local": LocalReadout(12), "faded": LocalReadout(12, fade=True)}
-
-
-def readouts(world: World, dtype: torch.dtype) -> dict[str, float | bool]:
-    """Scores of readouts of one process."""
-    features, _, query = data(dtype)
-    labels = torch.arange(len(features)) % 3
-    team, found = AllRanks(process_group=world.group), dict[str, float | bool]()
-    own = team.own(len(features))
-    for name, readout in READOUTS.items():
-        training = Training(features, labels, 3, seed=0)
-        part = Training(features[own], labels[own], 3, seed=0)
-        fitted, expected = fit_sharded(readout, part, len(labels), team), readout.fit(training)
-        found[name] = bool((fitted.scores(query) - expected.scores(query)).abs().max() < 1e-5)
-        found[f"{name}, settings"] = (fitted.temperature, fitted.chosen) == (expected.temperature, expected.chosen)
-    return found
 
 
 def teams(world: World, dtype: torch.dtype) -> dict[str, float | bool]:
@@ -39,7 +21,6 @@ def teams(world: World, dtype: torch.dtype) -> dict[str, float | bool]:
     calls: list[int] = []
     folder = pathlib.Path(f"{world.folder}-team")
     return {
-        "joined": torch.equal(team.joined(rows[team.own(COUNT)], COUNT), rows),
         "the first does it": team.only_first(calls.append, 1) is None and len(calls) == (world.rank == 0),
         "the first tells": team.first(lambda: {"rank": world.rank, "rows": rows}).get("rank") == 0,
         "the first comes first": team.first_of_all(made_by, folder, world.rank) == "0",

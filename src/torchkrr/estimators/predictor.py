@@ -342,7 +342,7 @@ class Predictor:
     @cached_property
     @torch.no_grad()
     def prior_left_out(self) -> tuple[Tensor, Hat | None]:
-        """What the prior predicts for sampled centers without them, and its hat matrix, for members that use every center."""
+        """What the prior predicts for sampled centers without them; its hat matrix, if members use every center."""
         which, count = self.sample.which, len(self.centers.points)
         dense = any(neighbors_of(member, count) is None for member in self.members)
         hat = self.fitted_prior.hat(which) if self.fitted_prior is not None and dense and len(which) == count else None

@@ -20,8 +20,6 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from .._extras import import_extra
 from .._threads import threads
-from ..distributed import ShardedLocalKernelRidge
-from ..distributed.launch import AllRanks
 from ..errors import InputError
 from ..neighbors import ExactIndex
 from ..nn import BlendedKernelRidge, HierarchicalKernelRidge, LocalKernelRidge
@@ -351,34 +349,6 @@ def readout_named(name: str) -> Entry:
     if name not in READOUTS:
         raise InputError(f"There is no readout {name!r}. Choose from {', '.join(READOUTS)}.")
     return READOUTS[name]
-
-
-@torch.no_grad()
-def fit_sharded(readout: LocalReadout, own: Training, count: int, team: AllRanks) -> Fitted:
-    """`readout.fit` on all ranks of a team.
-
-    Args:
-        own: this rank's part of the training rows, in their order.
-        count: of the training rows of all ranks.
-
-    Every rank calls `scores` with the same queries, predicts its part of them, and gets the scores of all.
-    """
-    neighbors = min(readout.num_neighbors, count)
-    layer = ShardedLocalKernelRidge(
-        own.features,
-        own.one_hot(),
-        neighbors,
-        ridge=readout.ridge,
-        fade=readout.fade,
-        process_group=team.comm.group,
-    )
-
-    @torch.no_grad()
-    def scores(query: Tensor) -> Tensor:
-        return team.joined(layer(query[team.own(len(query))]), len(query))
-
-    layer(layer.centers[:1])  # embeds and indexes the centers, which belongs to the fit
-    return Fitted(scores, None, {"num_neighbors": neighbors})
 
 
 def _fitted(layer: SupportLayer, chosen: dict[str, Any]) -> Fitted:

@@ -11,22 +11,22 @@ import pathlib
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from tqdm import tqdm
 
 from .. import __version__
 from .._checks import check_device
-from ..distributed.launch import SINGLE_PROCESS, AllRanks, SingleProcess
+from ..distributed.launch import SINGLE_PROCESS, SingleProcess
 from ..errors import FileError, InputError
 from ..models.features import Pooling
 from ..runs import Record, Records, fingerprint, make_folder, versions
 from .features import Inputs, read_inputs
 from .figures import LIGHT, draw_budgets, write_page, write_png
-from .readouts import HEAD, USUAL, Fitted, LocalReadout, Training, fit_sharded, fitted_head, quality, readout_named
+from .readouts import HEAD, USUAL, Fitted, Training, fitted_head, quality, readout_named
 from .report import HeadSummary, examine, summarize_head, transfer_markdown, transfer_page
 from .sampling import budget_rows
 from .summary import Cell, summarize
@@ -167,30 +167,31 @@ def run(config: TransferConfig, *, progress: bool = False) -> Outcome:
 
 
 def run_together(config: TransferConfig, team: SingleProcess, *, progress: bool = False) -> Outcome | None:
-    """`run` by all ranks of a team. The first rank writes and returns the outcome; the others return `None`."""
+    """`run` by a team: all ranks compute features, and the first one does the rest. The others return `None`."""
     out = team.first(make_folder, config.out)
     inputs = read_inputs(config, progress=progress, team=team)
+    if not team.is_first:
+        return None
     if len(inputs.train.labels) < 2:
         raise InputError("The training part has one row. Readouts need at least two.")
-    requested = list(cases(config, len(inputs.train.labels)))
-    stored = team.first_of_all(Records, out / "records.jsonl")
-    known = team.first(lambda: [stored.get(case_key(case, inputs)) for case in requested])
+    requested, stored = list(cases(config, len(inputs.train.labels))), Records(out / "records.jsonl")
     records: list[Record] = []
-    head: Any = None
+    reused, head = 0, None
     with tqdm(total=len(requested), desc="readouts", disable=not progress) as bar:
-        for case, record in zip(requested, known, strict=True):
+        for case in requested:
             words = f"{readout_named(case.readout).title}, {case.budget:,} labels"
             bar.set_postfix_str(words)
+            record = stored.get(case_key(case, inputs))
+            reused += record is not None
             if record is None:
-                record, fitted = solve(case, inputs, team)
+                record, fitted = solve(case, inputs)
                 if case == head_case(config, inputs):
-                    head = team.only_first(_new_head, fitted, case, inputs, out)
-                team.only_first(stored.add, record)
+                    head = _new_head(fitted, case, inputs, out)
+                stored.add(record)
             records.append(record)
             bar.set_postfix_str(f"{words}: {100 * record['accuracy']:.1f} %", refresh=False)
             bar.update()
-    reused = sum(record is not None for record in known)
-    return team.only_first(_finish, config, inputs, records, reused, head, out)
+    return _finish(config, inputs, records, reused, head, out)
 
 
 def _finish(
@@ -224,36 +225,15 @@ def case_key(case: Case, inputs: Inputs) -> str:
     return fingerprint(parts)
 
 
-def solve(case: Case, inputs: Inputs, team: SingleProcess = SINGLE_PROCESS) -> tuple[Record, Fitted | None]:
-    """Fit one readout and evaluate it on the test part.
-
-    A team does it together where training rows can be spread over ranks. Other readouts run on the first rank alone, and the
-    fitted one is `None` on the others.
-    """
-    readout = readout_named(case.readout).readout
-    training = cast(Training, team.only_first(_training, case, inputs))  # None on the others, which do not look at it
-    fitted: Fitted | None
-    if isinstance(team, AllRanks) and isinstance(readout, LocalReadout):
-        own = _training(case, inputs, team.own(case.budget))
-        fitted, results = _evaluate(lambda: fit_sharded(readout, own, case.budget, team), inputs)
-    else:
-        fitted, results = team.only_first(lambda: _evaluate(lambda: readout.fit(training), inputs)) or (None, {})
-    return team.first(lambda: _record(case, inputs, team.size, results)), fitted
-
-
-def _evaluate(fit: Callable[[], Fitted], inputs: Inputs) -> tuple[Fitted, Record]:
-    """A fitted readout, and what its record says about it."""
+def solve(case: Case, inputs: Inputs) -> tuple[Record, Fitted]:
+    """Fit one readout and evaluate it on the test part: what is recorded, and the fitted readout."""
+    readout, training = readout_named(case.readout).readout, _training(case, inputs)
     start = time.perf_counter()
-    fitted = fit()
+    fitted = readout.fit(training)
     half = time.perf_counter()
     scores = fitted.scores(inputs.test.features)
     stop = time.perf_counter()
     accuracy, log_loss = quality(scores, inputs.test.labels, fitted.temperature)
-    seconds = {"fit": half - start, "predict": stop - half}
-    return fitted, {"chosen": fitted.chosen, "accuracy": accuracy, "log_loss": log_loss, "seconds": seconds}
-
-
-def _record(case: Case, inputs: Inputs, num_ranks: int, results: Record) -> Record:
     share = case.budget / len(inputs.train.labels)
     return {
         "key": case_key(case, inputs),
@@ -266,12 +246,17 @@ def _record(case: Case, inputs: Inputs, num_ranks: int, results: Record) -> Reco
         "budget": case.budget,
         "seed": case.seed,
         "num_test": len(inputs.test.labels),
-        **results,
-        "seconds": {"features": share * inputs.train.seconds + inputs.test.seconds, **results["seconds"]},
+        "chosen": fitted.chosen,
+        "accuracy": accuracy,
+        "log_loss": log_loss,
+        "seconds": {
+            "features": share * inputs.train.seconds + inputs.test.seconds,
+            "fit": half - start,
+            "predict": stop - half,
+        },
         "threads": torch.get_num_threads(),
-        "ranks": num_ranks,
         "versions": versions(),
-    }
+    }, fitted
 
 
 def head_case(config: TransferConfig, inputs: Inputs) -> Case:
@@ -293,23 +278,20 @@ def _stored_head(config: TransferConfig, inputs: Inputs, out: pathlib.Path) -> A
     return _new_head(readout_named(case.readout).readout.fit(_training(case, inputs)), case, inputs, out)
 
 
-def _new_head(fitted: Fitted | None, case: Case, inputs: Inputs, out: pathlib.Path) -> Any:
+def _new_head(fitted: Fitted, case: Case, inputs: Inputs, out: pathlib.Path) -> Any:
     """The estimator of a fitted readout, which is written too."""
-    assert fitted is not None
     head = fitted.estimator
     head.notes_ = {"input": inputs.kind, "key": case_key(case, inputs)}
     head.save(out / HEAD_FILE)
     return head
 
 
-def _training(case: Case, inputs: Inputs, part: slice = slice(None)) -> Training:
-    """The training rows of a case, or a part of them."""
+def _training(case: Case, inputs: Inputs) -> Training:
+    """The training rows of a case."""
     features, labels = inputs.train.features, inputs.train.labels
-    if case.budget < len(labels):
-        rows = budget_rows(labels, case.budget, case.seed)[part]
+    if case.budget < len(labels):  # all of them need no copy
+        rows = budget_rows(labels, case.budget, case.seed)
         features, labels = features[rows], labels[rows]
-    else:  # all of them need no copy
-        features, labels = features[part], labels[part]
     training = Training(features, labels, len(inputs.classes), case.seed)
     return training._replace(classes=inputs.classes, ids=_ids(case, inputs)) if case.readout == HEAD else training
 
