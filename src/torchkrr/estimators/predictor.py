@@ -147,7 +147,8 @@ class LocalMember:
         self.options = SolveOptions(profile, member.ridge if equal else member.ridge / centers.weights, trend)
         self.points = self.embed(centers.points)
         self.index = ExactIndex()
-        self.index.build(self.points.to(searched))
+        if len(self.points):  # a rank among several may have none
+            self.index.build(self.points.to(searched))
 
     def embed(self, points: Tensor) -> Tensor:
         parts = [self.kernel.embed(part.to(self.dtype)) for part in points.split(EMBEDDED_AT_ONCE)]
@@ -326,18 +327,26 @@ class Predictor:
         """What is predicted for sampled centers without them, and for sampled rows without one of their copies."""
         sample = self.sample
         if len(self.centers.points) > (1 if self.groups is None else self.groups.largest):
-            dense = [member for member in self.fitted if isinstance(member, DenseMember)]
-            hat = None
-            if self.fitted_prior is not None and dense and len(sample.which) == len(self.centers.points):
-                hat = self.fitted_prior.hat(sample.which)
-            alone = [fitted.leave_out(sample.which, self.groups, hat if fitted in dense else None) for fitted in self.fitted]
-            prior = self.centers.values[sample.which] - self.left_over.values[sample.which]
+            prior, hat = self.prior_left_out
+            alone = [
+                fitted.leave_out(sample.which, self.groups, hat if isinstance(fitted, DenseMember) else None)
+                for fitted in self.fitted
+            ]
         else:  # nothing is known without it
             unknown = Prediction(sample.centers.values, torch.full_like(sample.centers.weights, math.inf))
             alone, prior = [unknown] * len(self.members), torch.zeros_like(sample.centers.values)
         whole = combine(self.members, alone)
         whole = whole._replace(mean=prior + whole.mean)
         return whole, _without_one(self.ridge, whole, sample)
+
+    @cached_property
+    @torch.no_grad()
+    def prior_left_out(self) -> tuple[Tensor, Hat | None]:
+        """What the prior predicts for sampled centers without them; its hat matrix, if members use every center."""
+        which, count = self.sample.which, len(self.centers.points)
+        dense = any(neighbors_of(member, count) is None for member in self.members)
+        hat = self.fitted_prior.hat(which) if self.fitted_prior is not None and dense and len(which) == count else None
+        return self.centers.values[which] - self.left_over.values[which], hat
 
     @property
     def ridge(self) -> float:

@@ -27,6 +27,7 @@ from ..transforms import Transform
 RIDGES = tuple(float(ridge) for ridge in np.logspace(-4, 2, 13))
 COARSE_RIDGES = tuple(float(ridge) for ridge in np.logspace(-5, 1, 9))
 PREDICTED_AT_ONCE = 8192
+NEARLY_ALL = 1 - 1e-9  # of a row's own value, in what is predicted for it
 
 
 class Hat(NamedTuple):
@@ -65,9 +66,9 @@ class Hat(NamedTuple):
         return self.left_out() - others
 
 
-def capped(residuals: Tensor, roots: Tensor, weights: Tensor) -> Hat:
+def capped(residuals: Tensor, roots: Tensor, weights: Tensor, most: float) -> Hat:
     leverages = weights * roots.square().sum(1)
-    factor = (MOST_LEVERAGE / leverages.clamp_min(MOST_LEVERAGE)).sqrt()
+    factor = (most / leverages.clamp_min(most)).sqrt()
     return Hat(residuals, roots * factor.unsqueeze(1), weights)
 
 
@@ -97,10 +98,11 @@ class FittedRidge:
         """Of some of the rows."""
         return self.hats(rows, (self.prior.ridge,))[0]
 
-    def hats(self, rows: Tensor, ridges: tuple[float, ...]) -> list[Hat]:
+    def hats(self, rows: Tensor, ridges: tuple[float, ...], most_leverage: float = MOST_LEVERAGE) -> list[Hat]:
         """Of some of the rows, with each of these ridges."""
         projected, weights = self.spectrum.project(rows), self.spectrum.weights[rows]
-        return [capped(*self.spectrum.some_residuals(ridge, rows, projected), weights) for ridge in ridges]
+        residuals = (self.spectrum.some_residuals(ridge, rows, projected) for ridge in ridges)
+        return [capped(*pair, weights, most_leverage) for pair in residuals]
 
     def left_out(self) -> Tensor:
         """Residuals `(N, C)` of every row in the fit without it."""
@@ -129,7 +131,9 @@ def choose_ridge(
     unit = max(float(fitted.spectrum.eigenvalues.sum() / fitted.spectrum.eigenvalues.count_nonzero().clamp_min(1)), 1e-12)
     candidates = tuple(ridge * unit for ridge in ridges)
     own = values[sample]
-    predictions = torch.stack([own - hat.left_out() for hat in fitted.hats(sample, candidates)], dim=1)
+    # Leverages are not capped here: a fit that takes every row as it is would seem to predict rows that are left out.
+    hats = fitted.hats(sample, candidates, NEARLY_ALL)
+    predictions = torch.stack([own - hat.left_out() for hat in hats], dim=1)
     best = candidates[int(loss(predictions, sample).argmin())]
     return FittedRidge(prior._replace(ridge=best), fitted.spectrum)
 
