@@ -17,6 +17,7 @@ from tests.distributed.launching import torchrun
 from torchkrr.cli import main
 
 CHUNK = ["--chunk-rows", "20"]
+CLASSES = ["--proba", "--set", "0.9"]
 WANTED = [*CHUNK, "--interval", "0.9", "--explain", "3", "--id", "key"]
 
 
@@ -46,7 +47,7 @@ def commands(folder, end):
         "predict": ["predict", new, model, "--out", folder / f"predict{end}.csv", *WANTED],
         "evaluate": ["evaluate", new, model, "--json", *CHUNK],
         "fewer rows than processes": [
-            *("predict", folder / "bottle.csv", folder / "wine.krr", "--proba", "--out", folder / f"wine{end}.parquet"),
+            *("predict", folder / "bottle.csv", folder / "wine.krr", *CLASSES, "--out", folder / f"wine{end}.parquet"),
         ],
         "broken": ["predict", folder / "broken.csv", model, "--out", folder / f"broken{end}.csv", *WANTED],
     }
@@ -113,7 +114,7 @@ def test_two_processes_evaluate_as_one_does(ran, capsys):
 def test_one_row_for_two_processes(ran, tmp_path):
     assert ran["fewer rows than processes 0"]["code"] == 0, ran["fewer rows than processes 0"]["err"]
     folder = ran["folder"]
-    run("predict", f"{folder}/bottle.csv", f"{folder}/wine.krr", "--proba", "--out", tmp_path / "o.parquet", "--quiet")
+    run("predict", f"{folder}/bottle.csv", f"{folder}/wine.krr", *CLASSES, "--out", tmp_path / "o.parquet", "--quiet")
     one, two = pd.read_parquet(tmp_path / "o.parquet"), pd.read_parquet(f"{folder}/wine-two.parquet")
     pd.testing.assert_frame_equal(two, one, rtol=1e-9)
 

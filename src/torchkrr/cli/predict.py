@@ -112,7 +112,7 @@ def predict_parts(
     """Each piece of the data, the columns that `predict` makes of it and its points, and which rows of it could be read.
 
     The columns hold those rows alone; there are none for the first `skip` pieces. Ranks started by torchrun each predict
-    some rows of every piece; of a model of a table without a prior each holds a part of the training rows.
+    some rows of every piece; of a model of a table each holds a part of the training rows.
     """
     import numpy as np
     import pyarrow as pa
@@ -120,7 +120,7 @@ def predict_parts(
 
     from ..distributed import is_launched
 
-    if is_launched() and data.kind == "table" and model.predictor_.prior is None and getattr(args, "set", None) is None:
+    if is_launched() and data.kind == "table":  # those of pictures and texts are small beside their networks
         from ..distributed.estimators import shard
 
         shard(model)

@@ -4,6 +4,7 @@ import sys
 from types import ModuleType
 
 MOVED = {
+    "torchkrr.estimators": "classify head_examples heads",
     "paper.checkpoints": "checkpoints",
     "paper.lander.agent": "lander_agent",
     "paper.lander.config": "lander_config lander_study",
@@ -23,7 +24,7 @@ MOVED = {
     "torchkrr.vision.depths": "probe probe_config probe_inputs probe_network probe_runs",
     "torchkrr.vision.features": "feature_files inputs",
     "torchkrr.vision.figures": "figures pages probe_figure",
-    "torchkrr.vision.heads": "asked_images classify head_examples heads",
+    "torchkrr.vision.datasets": "asked_images",
     "torchkrr.vision.readouts": "lazy lineup readouts sharded trained",
     "torchkrr.vision.report": "examining probe_report report thumbnails",
     "torchkrr.vision.sampling": "splitting subsamples",
@@ -31,7 +32,22 @@ MOVED = {
     "torchkrr.vision.weights": "weight_files",
     "torchkrr.vision.transfer": "command_lines config extras transfer",
 }
-RENAMED = {"config.Config": "TransferConfig", "asked_images.read_asked": "read_images", "lineup.LINEUP": "READOUTS"}
+RENAMED = {
+    "config.Config": "TransferConfig",
+    "asked_images.read_asked": "picture_files",
+    "lineup.LINEUP": "READOUTS",
+    "heads.read_head": "load",
+    **dict.fromkeys(
+        (
+            "heads.Head",
+            "heads.write_head",
+            "classify.classify",
+            "head_examples.with_examples",
+            "head_examples.without_examples",
+        ),
+        "LocalKernelRidgeClassifier",
+    ),
+}
 
 
 class _Stub(ModuleType):
