@@ -54,7 +54,8 @@ def test_the_best_candidates_are_named_with_their_loss(capsys):
     model = estimators.LocalKernelRidgeRegressor(2, kernel="matern32", metric=None, alpha=0.01, prior=None)
     model.fit([[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 2.0, 3.0])
     reports.say_chosen(model)
-    assert "tried" not in capsys.readouterr().out
+    (name, loss), *_ = model.candidates_
+    assert f"tried     {name} {loss:.4g}" in capsys.readouterr().out
     model.candidates_ = [("linear + kernel", 0.21), ("kernel", 0.25), ("coarse + kernel", 0.3), ("linear", 0.4)]
     reports.say_chosen(model)
     expected = "tried     linear + kernel 0.21, kernel 0.25, coarse + kernel 0.3 (left out, best of 4)"

@@ -30,14 +30,14 @@ EXIT_CODES = (
     "exit codes: 0 done, 1 something is wrong with what was given or found, 2 wrong usage, 130 interrupted, 143 terminated"
 )
 COMMANDS = {
-    "fit": "Fit a model to a table; everything is chosen by leave-one-out.",
-    "predict": "Predict the rows of a table, a part at a time.",
-    "evaluate": "Measure the predictions of a table whose targets are known.",
+    "fit": "Fit a model to a table, a column of text, pictures or features; everything is chosen by leave-one-out.",
+    "predict": "Predict with a fitted model, and explain the predictions.",
+    "evaluate": "Measure the predictions of rows whose targets are known.",
+    "update": "Add rows to a model, or remove some, without fitting it again.",
     "doctor": "Report what is installed, what works, and what each extra would add.",
     "completion": "Print a script that completes commands and options in a shell.",
     "transfer": "Compare classifier heads on a frozen network's features, at several label budgets.",
-    "classify": "Classify images with a head written by transfer, and explain the predictions.",
-    "update": "Add examples to a head written by transfer, or remove some, without fitting it again.",
+    "classify": "The former name of predict, for pictures.",
     "probe": "Compare readouts at several depths of a frozen network, to find the best layer for a kernel.",
 }
 MOVED = {"lander": "python -m paper.lander", "learn": "python -m paper.learning"}
@@ -80,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="torchkrr",
-        description="Local kernel ridge regression for tables, and for images on frozen networks.",
+        description="Local kernel ridge regression for tables, text, pictures and features.",
         epilog=EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"torchkrr {__version__}")
