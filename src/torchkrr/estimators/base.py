@@ -49,6 +49,12 @@ class Explanation:
         return iter((self.indices, self.weights))
 
 
+def _without_idle_outputs(centers: Centers) -> Centers:
+    """Without outputs that are zero everywhere, such as classes that are still to come."""
+    some = centers.values.abs().amax(0) > 0
+    return centers if bool(some.all() | ~some.any()) else centers._replace(values=centers.values[:, some])
+
+
 class KernelRidgeBase(BaseEstimator):
     """Fitting, growing, shrinking and explaining; a subclass reads `y` and says what is predicted.
 
@@ -156,7 +162,7 @@ class KernelRidgeBase(BaseEstimator):
                 rows = rows._replace(values=(values - offset) / unit)
                 unfitted = Predictor(rows, (), offset, unit, request.seed, model if isinstance(model, ModelPrior) else None)
                 if unfitted.prior is None:
-                    members, prior = choose(unfitted.centers, request, unfitted.groups)
+                    members, prior = choose(_without_idle_outputs(unfitted.centers), request, unfitted.groups)
                 else:
                     members, prior = choose_for_model(unfitted.left_over, request), unfitted.prior
                 unfitted.members, unfitted.prior = members, prior

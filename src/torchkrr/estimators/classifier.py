@@ -102,7 +102,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         Args:
             rows: their numbers, in the order in which rows were given; those after a forgotten one move up.
             ids: their names instead.
-            label: every row of this class instead. The class stays, and is hardly ever predicted.
+            label: every row of this class instead. The class stays, but is not predicted as long as it has no row.
         """
         if label is None:
             return super().forget(rows, ids=ids)
@@ -178,7 +178,16 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
             self.calibration_ = no_calibration(len(self.classes_), self._multilabel)
             return
         scores, targets, counts = self._left_out()
-        self.calibration_ = calibrate_classes(scores, targets, counts, multilabel=self._multilabel)
+        known = self._known_classes()
+        found = calibrate_classes(scores[:, known], targets[:, known], counts, multilabel=self._multilabel)
+        bias = torch.zeros(len(known), dtype=torch.float64).masked_scatter(known, found.bias)
+        self.calibration_ = found._replace(bias=bias)
+
+    def _known_classes(self) -> Tensor:
+        """Which classes have a row, `(C,)`; one that is to come is predicted as if it were not there."""
+        if self._multilabel or isinstance(self.predictor_.prior, ModelPrior):
+            return torch.ones(len(self.classes_), dtype=torch.bool)
+        return self.predictor_.centers.values.amax(0) > 0
 
     def _targets_of_model(self, scores: Tensor, values: Tensor) -> Tensor:
         super()._targets_of_model(scores, values)
@@ -266,7 +275,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         self.calibration_ = ClassCalibration(float(plain["temperature"]), bias, self._multilabel, plain.get("doubt", 0.0))
 
     def _outputs(self, means: Tensor) -> Tensor:
-        return self.calibration_.probabilities(means)
+        return self.calibration_.probabilities(means.masked_fill(~self._known_classes(), -math.inf))
 
     def _unit(self, centers: Centers) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(centers.values[0]), torch.ones_like(centers.values[0])
