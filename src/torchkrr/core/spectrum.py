@@ -55,9 +55,11 @@ class KernelSpectrum:
             total = trend.sum(0)
             solved = solved - trend.unsqueeze(2) * (solved.sum(0) / total.unsqueeze(1))
             diagonal = diagonal - trend.square() / total
-        return solved / diagonal.unsqueeze(2)
+        residuals: Tensor = solved / diagonal.unsqueeze(2)
+        return residuals
 
     def _solve(self, inverse: Tensor, rhs: Tensor) -> Tensor:
         """$A^{-1} B$ for every ridge, `(N, R, C)`."""
         projected = inverse.unsqueeze(2) * (self.basis.T @ rhs).unsqueeze(1)
-        return (self.basis @ projected.flatten(1)).unflatten(1, projected.shape[1:])
+        solved: Tensor = (self.basis @ projected.flatten(1)).unflatten(1, projected.shape[1:])
+        return solved

@@ -160,13 +160,13 @@ class KernelRidgeBase(BaseEstimator):
                 centers = different_points(rows)
                 offset, unit = self._unit(centers)
                 rows = rows._replace(values=(values - offset) / unit)
-                unfitted = Predictor(rows, (), offset, unit, request.seed, model if isinstance(model, ModelPrior) else None)
-                if unfitted.prior is None:
-                    members, prior = choose(_without_idle_outputs(unfitted.centers), request, unfitted.groups)
+                predictor = Predictor(rows, (), offset, unit, request.seed, model if isinstance(model, ModelPrior) else None)
+                if predictor.prior is None:
+                    chosen = choose(_without_idle_outputs(predictor.centers), request, predictor.groups)
+                    predictor.members, predictor.prior = chosen.members, chosen.prior
                 else:
-                    members, prior = choose_for_model(unfitted.left_over, request), unfitted.prior
-                unfitted.members, unfitted.prior = members, prior
-                self.predictor_ = Predictor(rows, members, offset, unit, request.seed, prior)
+                    predictor.members = choose_for_model(predictor.left_over, request)
+                self.predictor_ = predictor
             self._ids = given_ids
             self._describe()
             if request is not None:
@@ -278,11 +278,11 @@ class KernelRidgeBase(BaseEstimator):
         return Explanation(indices, weights, prior.numpy(), None if self._ids is None else self._ids[indices])
 
     def error_indicator(self, X: Any) -> Array:
-        """The power function: how far each row is from the training rows, `(Q, D)` to `(Q,)`; 0 at one, about 1 far from all."""
+        """The power function: how far each row is from the training rows, `(Q, D)` to `(Q,)`; about 1 far from all."""
         query = self._query(X)
         with self._threads():
             variance = self.predictor_.predict_with_variance(query).variance
-        return (variance - self.predictor_.ridge).clamp_min(0).sqrt().numpy()  # type: ignore[no-any-return]
+        return (variance - self.predictor_.ridge).clamp_min(0).sqrt().numpy()
 
     def typicality(self, X: Any) -> Array:
         """The share of (up to 2000) training rows, each left out, with as large an error indicator, `(Q, D)` to `(Q,)`."""
@@ -292,7 +292,7 @@ class KernelRidgeBase(BaseEstimator):
         with self._threads():
             left_out = self.predictor_.leave_out()[0].variance
         known = np.sort((left_out - self.predictor_.ridge).clamp_min(0).sqrt().numpy())
-        return 1 - np.searchsorted(known, indicators) / len(known)  # type: ignore[no-any-return]
+        return 1 - np.searchsorted(known, indicators) / len(known)
 
     def leave_one_out(self) -> tuple[Array, Array] | None:
         """Predictions for up to 2000 different training rows without them, and their targets; `None` below three rows.

@@ -121,7 +121,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         check_is_fitted(self)
         probabilities = self.predict_proba(X)
         if self._multilabel:
-            return (probabilities > 0.5).astype(np.int64)  # type: ignore[no-any-return]
+            return (probabilities > 0.5).astype(np.int64)
         return self.classes_[probabilities.argmax(1)]  # type: ignore[no-any-return]
 
     def predict_proba(self, X: Any) -> Array:
@@ -152,10 +152,10 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         if rank > known:  # too few rows to say
             return np.ones_like(probabilities, dtype=bool)
         largest = float(ordered[int((counts < rank - 1e-9).sum())])
-        return probabilities >= 1 - largest - 1e-9  # type: ignore[no-any-return]
+        return probabilities >= 1 - largest - 1e-9
 
     def _surprises(self) -> tuple[Tensor, Tensor]:
-        """One minus the probabilities of the right classes of left-out rows, sorted, and how many rows there are up to each."""
+        """One minus the probabilities of the right classes of left-out rows, sorted, and how many rows are up to each."""
         scores, targets, counts = self._left_out()
         parts = targets * counts.unsqueeze(1)  # rows of a center may differ in their class
         ordered, order = (1 - self.calibration_.probabilities(scores)).flatten().sort()
@@ -170,7 +170,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         if len(self.predictor_.centers.points) >= FEWEST:
             means.append(centers.mean.double())
             targets.append(sample.centers.values)
-            counts.append(torch.ones(len(sample.which), dtype=torch.float64))
+            counts.append(self.predictor_.group_shares)
         return torch.cat(means), torch.cat(targets), torch.cat(counts)
 
     def _calibrate(self) -> None:

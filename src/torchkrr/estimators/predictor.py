@@ -37,7 +37,7 @@ from ..kernels import Kernel
 from ..neighbors import ExactIndex, nearest
 from ..tuning.select import scaled
 from .encoding import Array, Centers, Groups, Rows, Sample, different_points, groups_of, sample_of
-from .prior import FittedRidge, Hat, ModelPrior, RidgePrior
+from .prior import FittedRidge, GroupedHat, Hat, ModelPrior, RidgePrior
 
 MOST_DENSE = 5000  # different rows in one factorization: its time grows with their cube
 DENSE_BUT_LOCAL = 400  # nearest rows in each prediction of a member for every row, where they are more than that
@@ -109,7 +109,7 @@ class DenseMember:
         weights = self.regressor.weights(query)
         return torch.arange(weights.shape[1]).expand(len(query), -1), weights.to(self.dtype)
 
-    def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Hat | None = None) -> Prediction:
+    def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Hat | GroupedHat | None = None) -> Prediction:
         """Predictions of some centers without them: without their whole group, and out of the fit of the prior, if given."""
         if groups is None and hat is None:
             means, diagonal = self.regressor.leave_one_out()
@@ -117,13 +117,11 @@ class DenseMember:
             inverse = self.regressor.inverse()
             diagonal = inverse.diagonal().clone()
             residuals = self.regressor.coefficients / diagonal.unsqueeze(1)
-            if hat is not None:
-                residuals = self.values - hat.left_out() + hat.of_sum(inverse)
             for members in groups.several if groups is not None else ():
                 block = inverse[members][:, members]
                 residuals[members] = torch.linalg.solve(block, inverse[members] @ self.values)
                 diagonal[members] = 1 / torch.linalg.inv(block).diagonal()
-            means = self.values - residuals
+            means = self.values - residuals if hat is None else hat.left_out() - hat.of_sum(inverse)
         # 1 / P_ii is the variance of the center itself, with its own ridge in it.
         return Prediction(means[which].to(self.dtype), torch.maximum(1 / diagonal, self.ridges)[which])
 
@@ -159,7 +157,7 @@ class LocalMember:
         weights, _, indices = self.solve(self.embed(query), "weights")
         return indices, weights
 
-    def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Hat | None = None) -> Prediction:
+    def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Any = None) -> Prediction:
         """As of a dense member, but the other rows keep their residuals in the fit of the prior without themselves alone."""
         mean, power_squared, _ = self.solve(self.points[which], "mean", exclude=which, groups=groups)
         ridges = self.options.ridge
@@ -248,10 +246,7 @@ class Predictor:
             return self.centers
         if self.fitted_prior is None:
             return self.centers._replace(values=self.centers.values - self.prior_scores(self.centers.points))
-        residuals = self.fitted_prior.left_out()
-        for members in self.groups.several if self.groups is not None else ():
-            residuals[members] = self.fitted_prior.hat(members).left_out_together()
-        return self.centers._replace(values=residuals)
+        return self.centers._replace(values=self.fitted_prior.left_out(self.groups))
 
     def prior_scores(self, query: Tensor) -> Tensor:
         """What the prior alone predicts, `(Q, C)` in float64, in the unit of the kept values; zero without one."""
@@ -282,6 +277,14 @@ class Predictor:
     def sample(self) -> Sample:
         """Centers to leave out, and rows of them."""
         return sample_of(self.rows, self.centers, self.seed)
+
+    @property
+    def group_shares(self) -> Tensor:
+        """How many groups each sampled center stands for, `(n,)`: rows of one group say no more than one."""
+        if self.groups is None:
+            return torch.ones(len(self.sample.which), dtype=torch.float64)
+        sizes = self.groups.of_center.bincount().double()
+        return 1 / sizes[self.groups.of_center[self.sample.which]]
 
     def num_neighbors(self) -> int | None:
         """How many rows take part in a prediction of the first member; `None` for all."""
@@ -322,16 +325,23 @@ class Predictor:
         sample = self.sample
         if len(self.centers.points) > (1 if self.groups is None else self.groups.largest):
             dense = [member for member in self.fitted if isinstance(member, DenseMember)]
-            everyone = torch.arange(len(self.centers.points))
-            hat = self.fitted_prior.hat(everyone) if self.fitted_prior is not None and dense else None
+            hat: Hat | GroupedHat | None = None
+            if self.fitted_prior is not None and dense:
+                everyone = torch.arange(len(self.centers.points))
+                hat = self.fitted_prior.hat(everyone) if self.groups is None else self.fitted_prior.grouped_hat(self.groups)
             alone = [fitted.leave_out(sample.which, self.groups, hat if fitted in dense else None) for fitted in self.fitted]
-            prior = self.centers.values[sample.which] - self.left_over.values[sample.which]
+            prior = self.centers.values[sample.which] - self._errors_of_prior(sample.which)
         else:  # nothing is known without it
             unknown = Prediction(sample.centers.values, torch.full_like(sample.centers.weights, math.inf))
             alone, prior = [unknown] * len(self.members), torch.zeros_like(sample.centers.values)
         whole = combine(self.members, alone)
         whole = whole._replace(mean=prior + whole.mean)
         return whole, _without_one(self.ridge, whole, sample)
+
+    def _errors_of_prior(self, which: Tensor) -> Tensor:
+        if self.fitted_prior is None:  # none, or one that no row was left out of
+            return self.left_over.values[which]
+        return self.fitted_prior.errors(which, self.groups)
 
     @property
     def ridge(self) -> float:
@@ -358,7 +368,7 @@ class Predictor:
             # Its own residual takes no part in the factor of a row.
             own = nearest(points, points, nearby, exclude=torch.arange(len(points)))
             scores.append(sizes / known.std(own, spreads.square(), centers.weights).clamp_min(SMALLEST))
-            counts.append(torch.ones(len(points), dtype=torch.float64))
+            counts.append(self.group_shares)
         ordered, order = torch.cat(scores).sort(0)
         return known._replace(scores=ordered, counts=torch.cat(counts)[order].cumsum(0))
 
