@@ -20,9 +20,10 @@ def two_classes(count=160, seed=0):
 
 @torch.no_grad()
 def reference_of(model, groups=None):
-    """The rows of a fitted estimator, all different, and what was chosen, for the loops of `tests.reference`."""
+    """The different rows of a fitted estimator, and what was chosen, for the loops of `tests.reference`."""
     predictor = model.predictor_
-    points, prior = predictor.rows.points, predictor.prior
+    centers, prior = predictor.centers, predictor.prior
+    points = centers.points
     members = [
         (reference.PROFILES[type(member.kernel).__name__], member.kernel.embed(points).numpy(), member.ridge, member.share)
         for member in predictor.members
@@ -31,7 +32,7 @@ def reference_of(model, groups=None):
         features=None if prior is None else prior.features(points).double().numpy(),
         prior_ridge=0.0 if prior is None else prior.ridge,
         members=members,
-        values=predictor.rows.values.numpy(),
-        weights=predictor.rows.weights.numpy(),
-        groups=np.arange(len(points)) if groups is None else np.asarray(groups),
+        values=centers.values.numpy(),
+        weights=centers.weights.numpy(),
+        groups=np.arange(len(points)) if groups is None else np.asarray(groups)[predictor.first_rows],
     )

@@ -297,7 +297,7 @@ class KernelRidgeBase(BaseEstimator):
     def leave_one_out(self) -> tuple[Array, Array] | None:
         """Predictions for up to 2000 different training rows without them, and their targets; `None` below three rows.
 
-        Rows that agree in every feature are one, with the mean of their targets, and left out together. Of a classifier,
+        They are in the order in which the rows were given. Rows that agree in every feature are one, with the mean of their targets, and left out together. Of a classifier,
         probabilities and the share of each class.
 
         Shape:
@@ -307,8 +307,9 @@ class KernelRidgeBase(BaseEstimator):
         if len(self.predictor_.centers.points) < FEWEST:
             return None
         with self._threads():
-            means = self.predictor_.leave_out()[0].mean
-        return self._outputs(means).numpy(), self.predictor_.in_units(self.predictor_.sample.centers.values).numpy()
+            means, sample = self.predictor_.leave_out()[0].mean, self.predictor_.sample
+        order = self.predictor_.first_rows[sample.which].argsort()
+        return self._outputs(means[order]).numpy(), self.predictor_.in_units(sample.centers.values[order]).numpy()
 
     def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
         """The nearest training rows in the metric of the kernel (of the one with the largest share).

@@ -427,11 +427,10 @@ def different_points(rows: Rows) -> Centers:
 
 
 def _first_of_each(points: Array) -> tuple[Array, Array]:
-    """The first row of each different point, in the order of the rows, and for each row which of them it is."""
+    """The first row of each different point, in the order of their digests, and for each row which of them it is."""
     digests = np.array([hashlib.blake2b(row + 0.0, digest_size=16).digest() for row in points], dtype="S16")  # no minus zero
     _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
-    order = first.argsort()
-    return first[order], order.argsort()[inverse.reshape(-1)]
+    return first, inverse.reshape(-1)
 
 
 def groups_of(rows: Rows, centers: Centers) -> Groups | None:

@@ -225,6 +225,13 @@ class Predictor:
         """The different points among the rows."""
         return different_points(self.rows)
 
+    @property
+    def first_rows(self) -> Tensor:
+        """The first row of each center, `(N,)`."""
+        of_row = self.centers.of_row
+        rows = torch.arange(len(of_row))[of_row >= 0]
+        return torch.full((len(self.centers.points),), len(of_row)).scatter_reduce(0, of_row[rows], rows, "amin")
+
     @cached_property
     def groups(self) -> Groups | None:
         """Centers that are left out together; `None` where each is alone."""
