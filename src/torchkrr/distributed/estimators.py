@@ -27,7 +27,6 @@ from ..estimators.predictor import (
     dtypes_of,
     neighbors_of,
 )
-from ..estimators.prior import Hat
 from .launch import Communicator, Shards, even_shards
 from .search import ShardedIndex, fetch_rows, solve_over_ranks
 
@@ -108,7 +107,7 @@ class ShardedMember(LocalMember):
         self.ridges = None if equal else member.ridge / own.weights
         self.shards, self.comm = shards, comm
 
-    def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Hat | None = None) -> Prediction:
+    def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Any = None) -> Prediction:
         """Each rank predicts some of these rows without themselves, and all ranks get the results."""
         split = even_shards(len(which), self.comm.size)
         own = which[split.own(self.comm.rank)]
