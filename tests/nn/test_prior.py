@@ -422,6 +422,6 @@ def test_learned_values_neither_grow_nor_shrink():
 
 def test_copies_of_one_input_with_other_targets_are_told():
     layer = make(ridge=0.0)
+    layer.append(data()[0][[0, 0]], data()[1][:2])
     with pytest.warns(KernelRidgeWarning):
-        layer.append(data()[0][[0, 0]], data()[1][:2])
         layer(queries())

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from .._checks import check_at_least_one, check_index_range, check_index_tensor, check_positive, check_tensor
-from ..core.options import with_options_of
+from ..core.options import LayerOptions, LocalOptions, with_options_of
 from ..errors import InputError, ShapeError
+from ..neighbors import NeighborIndex
 from ..neighbors.base import kept_rows
 from .local import LocalKernelRidge
+
+
+class HeadOptions(LayerOptions, LocalOptions, total=False):
+    """What `LocalKernelRidge` takes after centers and values."""
+
+    num_neighbors: int
+    index: NeighborIndex | Literal["auto"] | None
+    keep_factors: int
 
 
 class PriorExplanation(NamedTuple):
@@ -63,7 +72,6 @@ class Corrections(LocalKernelRidge):
     def _become(self, centers: Tensor, values: Tensor) -> None:
         with torch.inference_mode(False):
             self.centers, self.values = centers.detach().clone(), values.detach().clone()
-        self.refresh()
 
 
 class PriorKernelRidge(nn.Module):
@@ -109,7 +117,7 @@ class PriorKernelRidge(nn.Module):
         targets: Tensor | None = None,
         *,
         features: Callable[[Any], Tensor] | None = None,
-        **options: Any,
+        **options: Unpack[HeadOptions],
     ) -> None:
         super().__init__()
         if (inputs is None) != (targets is None):
