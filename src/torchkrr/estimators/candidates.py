@@ -229,11 +229,15 @@ def _left_out(inverse: Tensor, values: Tensor, hat: Hat | None, priors: Sequence
 
 
 def _best_of_each(ranked: list[Candidate], most: int) -> list[Candidate]:
-    """The best candidates, no two of which are the same kernel."""
+    """The best candidate of each family, whose order on a few rows says little, then the best others; each kernel once."""
     best: dict[tuple[int, float], Candidate] = {}
     for candidate in ranked:
         best.setdefault((id(candidate.family), float(candidate.log)), candidate)
-    return list(best.values())[:most]
+    firsts: dict[int, Candidate] = {}
+    for candidate in best.values():
+        firsts.setdefault(id(candidate.family), candidate)
+    others = [candidate for candidate in best.values() if candidate is not firsts[id(candidate.family)]]
+    return [*firsts.values(), *others][:most]
 
 
 def _refit(
