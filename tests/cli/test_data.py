@@ -60,7 +60,9 @@ def test_the_model_is_that_of_the_embeddings(sentences, capsys):
     found = read(sentences / "o.csv")
     expected = direct.predict_proba(embeddings)
     np.testing.assert_allclose(found[[f"probability_{name}" for name in direct.classes_]], expected, rtol=1e-5, atol=1e-7)
-    assert (found["because_1"] == found["key"]).all()  # a training row comes first in its own explanation
+    reasons = direct.explain(embeddings, n_rows=1)
+    assert found["because_1"].tolist() == found["key"].to_numpy()[reasons.indices[:, 0]].tolist()
+    assert found["because_1_label"].tolist() == labels[reasons.indices[:, 0]].tolist()
     assert model.notes_["input"] == {
         "kind": "text", "id": "key", "column": "text", "encoder": "letters", "fingerprint": "of letters",
     }  # fmt: skip

@@ -72,6 +72,16 @@ def test_columns_that_cannot_be_used_for_a_fit(tmp_path, capsys):
     assert "missing or negative in row 4" in fails(capsys, *start, "--target", "y", "--sample-weight", "b", *end)
 
 
+@pytest.mark.parametrize("values", [["yes"] * 30, [True] * 30])
+def test_a_single_class_cannot_be_fitted(tmp_path, capsys, values):
+    pd.DataFrame({"a": range(30), "y": values}).to_csv(tmp_path / "t.csv", index=False)
+    error = fails(
+        capsys, "fit", tmp_path / "t.csv", "--target", "y", "--out", tmp_path / "m.krr", "--task", "classification"
+    )
+    assert f"has a single class, '{values[0]}'. Classification needs two or more" in error
+    assert [file.name for file in tmp_path.iterdir()] == ["t.csv"]
+
+
 def test_texts_that_hardly_repeat_are_warned_of(tmp_path):
     path = tmp_path / "train.csv"
     rows = [f"{i},2026-01-{i % 28 + 1:02}T{i:02},{'ab'[i % 2]},{2 * i}\n" for i in range(30)]
