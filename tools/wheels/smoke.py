@@ -69,8 +69,8 @@ assert torchkrr.estimators.load(folder / "m.krr").alpha == 0.01
     + """
 fixed = ("--kernel", "matern32", "--metric", "none", "--alpha", "0.01", "--neighbors", "10")
 command("fit", folder / "t.csv", "--target", "y", "--out", folder / "m.krr", *fixed)
-command("predict", folder / "m.krr", folder / "t.csv", "--out", folder / "p.parquet", "--interval", "0.9")
-command("evaluate", folder / "m.krr", folder / "t.csv", "--json")
+command("predict", folder / "t.csv", folder / "m.krr", "--out", folder / "p.parquet", "--interval", "0.9")
+command("evaluate", folder / "t.csv", folder / "m.krr", "--json")
 """,
     "plot": """
 import os
@@ -100,7 +100,7 @@ if lander([*game, *small, "--agent", "dqk", "--out", str(folder / "lander")]):
     raise SystemExit(1)
 """,
     "demo": """
-command("transfer", "--dataset", "digits", "--budgets", "30", "--seeds", "1", "--readouts", "sk", "--out", folder / "demo")
+command("transfer", "digits", "--budgets", "30", "--seeds", "1", "--readouts", "sk", "--out", folder / "demo")
 assert (folder / "demo" / "head.safetensors").exists()
 """,
     "tensorboard": PAPER

@@ -64,6 +64,7 @@ class ShardedPredictor(Predictor):
         super().__init__(rows, whole.members, whole.offset, whole.unit, whole.seed, whole.prior)
         self.centers = centers._replace(points=centers.points.new_empty(count, 0), values=centers.values.new_empty(count, 0))
         self.groups, self.sample, self.prior_left_out = whole.groups, whole.sample, whole.prior_left_out
+        self.present = whole.present
         self.fitted_prior = copy.copy(whole.fitted_prior)
         if self.fitted_prior is not None:
             del self.fitted_prior.spectrum  # it holds all rows, and only a fit needs it
