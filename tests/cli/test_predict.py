@@ -8,7 +8,7 @@ import pytest
 from sklearn import metrics
 from tests.cli.running import FAST, GOOD, evaluated, fails, read, works
 
-from torchkrr import estimators
+from torchkrr import distributed, estimators
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -88,3 +88,20 @@ def test_options_that_do_not_fit_the_model(model, models, tmp_path, capsys):
     assert "has no column 'y', the target" in fails(capsys, "evaluate", *new)
     assert "predicts 1 targets, got 2" in fails(capsys, "evaluate", *new, "--target", "a,std")
     assert os.listdir(tmp_path) == ["new.csv"]
+
+
+def test_several_processes_need_a_file_to_write(models, capsys, monkeypatch):
+    monkeypatch.setattr(distributed, "is_launched", lambda: True)
+    error = fails(capsys, "predict", models / "wine_test.csv", models / "wine.krr")
+    assert "Several processes write one file of predictions. Name it: --out FILE." in error
+
+
+def test_sets_are_those_of_the_estimator_and_no_option_of_numbers(models, model, tmp_path, capsys):
+    wine, out = (models / "wine_test.csv", models / "wine.krr"), ("--out", tmp_path / "o.csv", "--quiet")
+    works("predict", *wine, "--set", 0.8, *out)
+    fitted, query = estimators.load(models / "wine.krr"), read(models / "wine_test.csv").drop(columns="target")
+    found = read(tmp_path / "o.csv")[[f"set_{label}" for label in fitted.classes_]].to_numpy()
+    np.testing.assert_array_equal(found, fitted.predict_set(query, coverage=0.8))
+    (tmp_path / "new.csv").write_text(GOOD)
+    error = fails(capsys, "predict", tmp_path / "new.csv", model, "--set", 0.8, *out)
+    assert "predicts numbers, for which there is no --set" in error
