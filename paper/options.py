@@ -241,7 +241,8 @@ def run_torchkrr(
             file = given.pop("weights")
             given |= {} if args.weights is None else {"weights": str(args.weights / file)}
         given["out"] = str(args.out / name)
-        code = torchkrr([command, *(word for option, value in given.items() for word in (f"--{option}", value))])
+        data = given.pop("dataset")
+        code = torchkrr([command, data, *(word for option, value in given.items() for word in (f"--{option}", value))])
         if code:
             return code
     return DONE

@@ -13,7 +13,7 @@ from torchkrr.cli import EXIT_CODES, build_parser
 PLACE = "api/commands.md"
 INTRODUCTION = """# Commands
 
-Every option of `torchkrr`, as `torchkrr COMMAND --help` tells them. Guides: [tables](../guides/command-line.md),
+Every option of `torchkrr`, as `torchkrr COMMAND --help` tells them. Guides: [the command line](../guides/command-line.md),
 [a head on a frozen network](../guides/frozen-backbone.md), [probing](../guides/probing.md). The commands of the paper's
 experiments are in [a folder of their own](../paper/README.md).
 """
@@ -39,7 +39,8 @@ def commands_page() -> str:
 
 
 def _table(actions: list[argparse.Action]) -> str:
-    rows = [f"| {_name(action)} | {_help(action)} |" for action in actions if not isinstance(action, argparse._HelpAction)]
+    shown = [one for one in actions if not isinstance(one, argparse._HelpAction) and one.help != argparse.SUPPRESS]
+    rows = [f"| {_name(action)} | {_help(action)} |" for action in shown]
     return "\n".join(["| | |", "|---|---|", *rows, ""]) if rows else "No options of its own.\n"
 
 
