@@ -27,8 +27,7 @@ from ..transforms import Transform
 from .encoding import Groups
 
 # Ridges that are tried, in units of the mean eigenvalue.
-RIDGES = tuple(float(ridge) for ridge in np.logspace(-4, 2, 13))
-COARSE_RIDGES = tuple(float(ridge) for ridge in np.logspace(-5, 1, 9))
+RIDGES = {"linear": np.logspace(-4, 2, 13).tolist(), "coarse": np.logspace(-5, 1, 9).tolist()}
 PREDICTED_AT_ONCE = 8192
 NEARLY_ONE = 1 - 1e-9  # a leverage of one leaves nothing of a row
 
@@ -199,7 +198,6 @@ def choose_ridge(
     values: Tensor,
     weights: Tensor,
     sample: Tensor,
-    ridges: tuple[float, ...],
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> FittedRidge:
     """The ridge with the least loss of left-out rows, among those of a `sample` `(n,)` of the rows.
@@ -209,7 +207,7 @@ def choose_ridge(
     """
     fitted = prior.fit(points, values, weights)
     unit = max(float(fitted.spectrum.eigenvalues.sum() / fitted.spectrum.eigenvalues.count_nonzero().clamp_min(1)), 1e-12)
-    candidates = tuple(ridge * unit for ridge in ridges)
+    candidates = tuple(ridge * unit for ridge in RIDGES[prior.name])
     own = values[sample]
     predictions = torch.stack([own - hat.left_out() for hat in fitted.hats(sample, candidates, NEARLY_ONE)], dim=1)
     best = candidates[int(loss(predictions, sample).argmin())]
