@@ -16,12 +16,13 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..kernels import Kernel
+from ..nn.prior import lifted
 from ..tuning.calibration import ClassCalibration, calibrate_classes, no_calibration
 from ..tuning.scores import Loss
 from .base import KernelRidgeBase
 from .encoding import Array, Centers
 from .predictor import FEWEST, Predictor
-from .prior import ModelPrior, lifted
+from .prior import ModelPrior
 from .selection import Metric
 
 

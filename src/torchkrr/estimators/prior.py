@@ -274,18 +274,3 @@ def _numpy_scores(model: Any, classes: bool) -> Callable[[Any], Any]:
         f"prior must be 'auto', None, 'linear', 'coarse', or a fitted model: an nn.Module, a scikit-learn estimator (in "
         f"FrozenEstimator) or a function from rows to {'logits' if classes else 'numbers'}, got {type(model).__name__}."
     )
-
-
-def lifted(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """Scores `(n, C)` with the right class lifted above the others by `margin`, where it is not the largest.
-
-    Example:
-        >>> lifted(torch.tensor([[2.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 1]), 0.5)
-        tensor([[2.0000, 1.0000],
-                [2.0000, 2.5000]])
-    """
-    rows = torch.arange(len(scores))
-    largest, best = scores.max(dim=1)
-    targets = scores.clone()
-    targets[rows, labels] = torch.where(best == labels, largest, largest + margin)
-    return targets
