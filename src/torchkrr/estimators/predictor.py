@@ -239,6 +239,11 @@ class Predictor:
         return torch.full((len(self.centers.points),), len(of_row)).scatter_reduce(0, of_row[rows], rows, "amin")
 
     @cached_property
+    def positive(self) -> Tensor:
+        """Which outputs some center has a positive value of, `(C,)`."""
+        return self.centers.values.amax(0) > 0
+
+    @cached_property
     def groups(self) -> Groups | None:
         """Centers that are left out together; `None` where each is alone."""
         return groups_of(self.rows, self.centers)
