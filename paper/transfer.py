@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from torchkrr.vision.readouts import READOUTS
+
 from .options import run_torchkrr
 
 NETWORK = "tf_efficientnet_lite0"
@@ -18,6 +20,7 @@ SETTINGS = {
         "weights": f"{NETWORK}.imagenet.safetensors",
         "size": "160",
         "budgets": "100,300,1000,3000,10000,all",
+        "readouts": ",".join(READOUTS),
     }
 }
 SMOKE = {"transfer-smoke": {"dataset": "digits", "backbone": "digits", "budgets": "30", "seeds": "1", "readouts": "sk,knn"}}

@@ -26,7 +26,7 @@ from ..checkpoints import spread
 
 WRITTEN = ("records.jsonl", "figure.png", "report.md", "report.html")
 TITLES = {"linear": "linear head", "loo": "kernel, leave-one-out", "split": "kernel, split", "centers": "kernel, centers"}
-COLORS = {"linear": "linear", "loo": "sk-select", "split": "han-sk", "centers": "blended"}  # to names of the palette
+COLORS = {"linear": "linear", "loo": "head", "split": "han-sk", "centers": "blended"}  # to names of the palette
 READINGS = {
     "linear": "linear head",
     "sk": "SK with the trained kernel, on the whole subsample",

@@ -26,7 +26,7 @@ from tests.distributed.problems import (
     plain,
     sharded,
 )
-from tests.distributed.team_checks import readouts, teams
+from tests.distributed.team_checks import teams
 from torch import Tensor
 
 from torchkrr import kernels, neighbors, nn
@@ -342,6 +342,5 @@ CHECKS: dict[str, tuple[Callable[[World, torch.dtype], Found], tuple[str, ...]]]
     "traffic": (traffic, ("float32", "float64")),
     "beside data parallel": (beside_data_parallel, ("float64",)),
     "teams": (teams, ("float32",)),
-    "readouts": (readouts, ("float32",)),
 }
 assert NUM_NEIGHBORS < NUM_CENTERS

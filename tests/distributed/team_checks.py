@@ -6,39 +6,13 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from tests.distributed.problems import World, data
+from tests.distributed.problems import World
 from torch import Tensor
 
 from torchkrr.distributed.launch import AllRanks, SingleProcess
 from torchkrr.errors import DistributedError
-from torchkrr.vision.readouts import LocalReadout, SelectedReadout, Training, fit_sharded, unshard
-from torchkrr.vision.selection import Search
 
 COUNT = 7  # rows: not as many for every rank, and with four ranks in a last round that one of them sits out
-
-READOUTS = {
-    "local": LocalReadout(12),
-    "faded": LocalReadout(12, fade=True),
-    "selected": SelectedReadout(Search(("unit norm",), ("matern32",), (1.0,), (1e-2, 1e-1), (5, 12), rows=20)),
-}
-
-
-def readouts(world: World, dtype: torch.dtype) -> dict[str, float | bool]:
-    """Scores and layers of readouts of one process."""
-    features, _, query = data(dtype)
-    labels = torch.arange(len(features)) % 3
-    team, found = AllRanks(process_group=world.group), dict[str, float | bool]()
-    own = team.own(len(features))
-    for name, readout in READOUTS.items():
-        training = Training(features, labels, 3, seed=0)
-        plan = team.first(readout.plan, training)
-        fitted, expected = fit_sharded(plan, Training(features[own], labels[own], 3, seed=0), team), readout.fit(training)
-        scores = expected.scores(query)
-        found[name] = bool((fitted.scores(query) - scores).abs().max() < 1e-5)
-        found[f"{name}, a part"] = len(fitted.layer.centers) == own.stop - own.start
-        found[f"{name}, settings"] = (fitted.temperature, fitted.chosen) == (expected.temperature, expected.chosen)
-        found[f"{name}, unshard"] = bool((unshard(fitted.layer, training)(query) - scores).abs().max() < 1e-5)
-    return found
 
 
 def teams(world: World, dtype: torch.dtype) -> dict[str, float | bool]:
@@ -47,7 +21,6 @@ def teams(world: World, dtype: torch.dtype) -> dict[str, float | bool]:
     calls: list[int] = []
     folder = pathlib.Path(f"{world.folder}-team")
     return {
-        "joined": torch.equal(team.joined(rows[team.own(COUNT)], COUNT), rows),
         "the first does it": team.only_first(calls.append, 1) is None and len(calls) == (world.rank == 0),
         "the first tells": team.first(lambda: {"rank": world.rank, "rows": rows}).get("rank") == 0,
         "the first comes first": team.first_of_all(made_by, folder, world.rank) == "0",

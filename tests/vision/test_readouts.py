@@ -1,7 +1,9 @@
 """Each readout beside a formula, a loop, or another library."""
 
+import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression as Oracle
@@ -11,36 +13,23 @@ from torch.nn.functional import cross_entropy
 
 from torchkrr import functional as F
 from torchkrr.errors import InputError
+from torchkrr.estimators import LocalKernelRidgeClassifier
 from torchkrr.kernels import default_kernel
 from torchkrr.neighbors import nearest
 from torchkrr.vision.readouts import (
     READOUTS,
     BlendedReadout,
+    EstimatorReadout,
     HierarchicalReadout,
     LocalReadout,
     LogisticRegression,
-    SelectedReadout,
     TrainedHead,
     Training,
     WeightedNeighbors,
     quality,
     readout_named,
 )
-from torchkrr.vision.selection import Search, choose
-
-SMALL = Search(
-    maps=("unit norm", "standardize"),
-    kernels=("exponential",),
-    lengthscales=(1.0, 2.0),
-    ridges=(1e-3, 1e-1),
-    num_neighbors=(10, 30),
-    rows=80,
-)
-SHORTER = {
-    "linear": TrainedHead(learning_rate=1e-2, least_steps=300),
-    "mlp": TrainedHead(hidden=512, least_steps=300),
-    "sk-select": SelectedReadout(SMALL),
-}
+from torchkrr.vision.sampling import held_out
 
 
 def dense(train, query):
@@ -55,9 +44,8 @@ def close(found, expected):
 
 @pytest.mark.parametrize("name", READOUTS)
 def test_a_readout_learns_digits_from_200(name):
-    readout = SHORTER.get(name, readout_named(name).readout)
     features, labels = digits(200, start=1000)
-    fitted = readout.fit(training(200))
+    fitted = readout_named(name).readout.fit(training(200))
     found = quality(fitted.scores(features), labels, fitted.temperature)
     assert found.accuracy > 0.8
     if fitted.temperature is not None:
@@ -104,33 +92,71 @@ def test_weighted_neighbors_vote_as_in_a_loop():
 
 
 def test_a_first_step_of_the_linear_head_is_that_of_adamw():
-    train = training(50)
-    with torch.random.fork_rng():
-        torch.manual_seed(train.seed)
-        start = torch.nn.Linear(64, 10)
-    loss = cross_entropy(start(train.features), train.labels)
-    weight, bias = (
-        (1 - 1e-3 * 0.01) * p.detach() - 1e-3 * g / (g.abs() + 1e-8)
-        for p, g in zip(start.parameters(), torch.autograd.grad(loss, start.parameters()), strict=True)
-    )
-    head = TrainedHead(batch_size=50, epochs=1, least_steps=1).fit(train)
-    torch.testing.assert_close(head.scores(train.features), train.features @ weight.T + bias)
+    train, (query, _) = training(50), digits(9, start=1000)
+    mean = train.features.mean(0)
+    scale = (train.features - mean).square().mean().rsqrt()
+    start = [torch.zeros(10, 64, requires_grad=True), torch.zeros(10, requires_grad=True)]
+    loss = cross_entropy((train.features - mean) * scale @ start[0].T + start[1], train.labels)
+    weight, bias = (-1e-3 * g / (g.abs() + 1e-8) for g in torch.autograd.grad(loss, start))
+    head = TrainedHead(learning_rates=(1e-3,), epochs=1, least_steps=1).fit(train)
+    assert head.chosen == {"learning_rate": 1e-3, "epochs": 1}
+    torch.testing.assert_close(head.scores(query), (query - mean) * scale @ weight.T + bias, rtol=0, atol=5e-4)
+
+
+@pytest.mark.parametrize("count", [50, 200, 800])
+def test_the_linear_head_comes_close_to_logistic_regression(count):
+    query, labels = digits(600, start=1000)
+    losses, accuracies = [], []
+    for readout in (readout_named("linear").readout, LogisticRegression()):
+        found = quality(readout.fit(training(count)).scores(query), labels, 1.0)
+        losses.append(found.log_loss)
+        accuracies.append(found.accuracy)
+    assert losses[0] <= 1.1 * losses[1]
+    assert accuracies[0] >= accuracies[1] - 0.03
 
 
 def test_hidden_units_learn_what_a_line_cannot():
-    corners = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    train = Training(corners, torch.tensor([0, 1, 1, 0]), 2, 0)
-    line, bent = (TrainedHead(hidden, learning_rate=1e-2, least_steps=400).fit(train) for hidden in (None, 32))
+    corners = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]).repeat(10, 1)
+    train = Training(corners, torch.tensor([0, 1, 1, 0]).repeat(10), 2, 0)
+    line, bent = (TrainedHead(hidden).fit(train) for hidden in (None, 32))
     assert quality(line.scores(corners), train.labels, 1.0).accuracy < 1
     assert quality(bent.scores(corners), train.labels, 1.0).accuracy == 1
 
 
-def test_small_budgets_are_trained_for_as_many_steps():
-    assert TrainedHead(batch_size=10, epochs=2, least_steps=30).fit(training(20)).chosen == {"epochs": 15}
-    assert TrainedHead(batch_size=10, epochs=2, least_steps=3).fit(training(20)).chosen == {"epochs": 2}
+def test_rate_and_epochs_are_those_of_the_least_loss_on_rows_held_out():
+    train = training(400, 1)
+    fit, validation = held_out(train.labels, 0.2, train.seed)
+    mean = train.features.mean(0)
+    x = (train.features - mean) * (train.features - mean).square().mean().rsqrt()
+    losses = {}
+    for rate in (1e-3, 3e-2):
+        for epochs in (10, 20, 30, 40):  # looks are ten steps apart, and all rows are one batch
+            part = train._replace(features=x[fit], labels=train.labels[fit])
+            model, _ = TrainedHead()._train(part, rate, epochs)
+            losses[rate, epochs] = cross_entropy(model(x[validation]), train.labels[validation]).item()
+    chosen = TrainedHead(learning_rates=(1e-3, 3e-2), epochs=40, least_steps=1, patience=1000).fit(train).chosen
+    assert (chosen["learning_rate"], chosen["epochs"]) == min(losses, key=losses.get)
+    assert 10 < chosen["epochs"] < 40
 
 
-@pytest.mark.parametrize("readout", [TrainedHead(least_steps=30), LogisticRegression(), LocalReadout(), WeightedNeighbors()])
+def test_training_stops_when_rows_held_out_are_predicted_no_better():
+    torch.manual_seed(0)
+    noise = Training(torch.randn(200, 40), torch.randint(0, 2, (200,)), 2, 0)
+    assert TrainedHead(learning_rates=(1e-1,), least_steps=10_000).fit(noise).chosen["epochs"] < 100
+
+
+def test_of_a_few_rows_of_one_class_there_is_nothing_to_choose_from():
+    features, labels = digits(20)
+    rows = torch.tensor([int((labels == label).nonzero()[0]) for label in (3, 7)])
+    head = TrainedHead(learning_rates=(1e-2, 1e-1), epochs=3, least_steps=20)
+    fitted = head.fit(Training(features[rows], labels[rows], 10, 0))
+    assert fitted.chosen == {"learning_rate": 1e-2, "epochs": 20}
+    assert fitted.scores(features[rows]).argmax(1).tolist() == [3, 7]
+
+
+@pytest.mark.parametrize(
+    "readout", [TrainedHead(least_steps=30), LogisticRegression(), LocalReadout(), WeightedNeighbors(), EstimatorReadout()]
+)
 def test_a_fit_is_the_same_every_time_and_leaves_the_random_numbers_alone(readout):
     query, _ = digits(9, start=1000)
     before = torch.get_rng_state()
@@ -164,23 +190,30 @@ def test_a_class_without_examples_is_never_predicted():
     features, labels = digits(300)
     kept = labels != 3
     train = Training(features[kept][:100], labels[kept][:100], 10, 0)
-    for readout in (LogisticRegression(), WeightedNeighbors(), LocalReadout()):
+    for readout in (LogisticRegression(), WeightedNeighbors(), LocalReadout(), EstimatorReadout()):
         scores = readout.fit(train).scores(features[~kept])
         assert scores.shape[1] == 10
         assert scores.isfinite().all()
         assert not (scores.argmax(1) == 3).any()
 
 
-def test_a_choice_is_plain_and_its_layer_predicts_with_it():
-    fitted = SelectedReadout(SMALL).fit(training(120))
-    assert fitted.layer.num_neighbors == fitted.chosen["num_neighbors"]
-    assert fitted.layer.ridge == fitted.chosen["ridge"]
-    assert fitted.temperature == fitted.chosen["temperature"]
-    assert set(fitted.chosen["screened"]) == set(SMALL.maps)
+def test_the_head_is_the_estimator_with_the_names_of_classes_and_rows():
+    names = [str(number) for number in range(2, 12)]  # "10" comes before "2"
+    train, (query, _) = (
+        training(120)._replace(classes=names, ids=[f"{row}.png" for row in range(120)]),
+        digits(9, start=1000),
+    )
+    fitted = EstimatorReadout().fit(train)
+    expected = LocalKernelRidgeClassifier().fit(train.features.numpy(), np.array(names)[train.labels.numpy()])
+    columns = [expected.classes_.tolist().index(name) for name in names]
+    probabilities = torch.softmax(fitted.scores(query) / fitted.temperature, 1)
+    torch.testing.assert_close(probabilities, torch.from_numpy(expected.predict_proba(query.numpy())[:, columns]))
+    np.testing.assert_array_equal(fitted.indicator(query), expected.error_indicator(query.numpy()))
+    assert fitted.estimator.explain(query.numpy(), 1).ids[0, 0].endswith(".png")
+    assert json.loads(json.dumps(fitted.chosen))["temperature"] == expected.calibration_.temperature
+    assert len(fitted.chosen["members"]) == len(expected.predictor_.members)
 
 
 def test_names_that_do_not_exist_are_errors():
     with pytest.raises(InputError, match=r"no readout 'skk'\. Choose from linear, mlp"):
         readout_named("skk")
-    with pytest.raises(InputError, match=r"no normalizing map 'unit'\. Choose from unit norm"):
-        choose(torch.rand(20, 3), torch.eye(20), Search(maps=("unit",)), seed=0)

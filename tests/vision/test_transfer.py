@@ -1,6 +1,5 @@
 """Runs from data to report, on a features file and on a folder of images; interrupted ones give the same numbers."""
 
-import dataclasses
 import json
 import os
 import pathlib
@@ -18,25 +17,17 @@ from tests.vision.labeled import write_features, write_folder
 
 from torchkrr.cli import main
 from torchkrr.errors import InputError
+from torchkrr.estimators import load
+from torchkrr.nn import LocalKernelRidge
 from torchkrr.runs import read_records
-from torchkrr.tuning.scores import TEMPERATURES
 from torchkrr.vision import readouts, transfer
-from torchkrr.vision.heads import read_head
-from torchkrr.vision.selection import Search
 from torchkrr.vision.transfer import TransferConfig
 
-QUICK = Search(kernels=("exponential",), lengthscales=(1.0,), ridges=(1e-2,), num_neighbors=(10, 20), rows=60)
 FILES = {"records.jsonl", "figure.png", "report.html", "report.md", "head.safetensors"}
 
 
-@pytest.fixture(autouse=True)
-def _quick_selection(monkeypatch):
-    entry = readouts.READOUTS["sk-select"]
-    monkeypatch.setitem(readouts.READOUTS, "sk-select", entry._replace(readout=readouts.SelectedReadout(QUICK)))
-
-
 def config(data, out, **changes):
-    given = {"budgets": (50, None), "seeds": 2, "readouts": ("sk", "knn", "sk-select"), **changes}
+    given = {"budgets": (50, None), "seeds": 2, "readouts": ("sk", "knn", "head"), **changes}
     return TransferConfig(dataset=str(data), out=str(out), **given)
 
 
@@ -69,7 +60,7 @@ def test_other_data_in_the_same_file_reuse_nothing(tmp_path):
     after = transfer.run(config(data, out, readouts=("knn",)))
     assert (before.reused, after.reused) == (0, 0)
     assert len(read_records(out / "records.jsonl")) == 6
-    assert read_head(out / "head.safetensors").key != before.head.key
+    assert load(out / "head.safetensors").notes_["key"] != before.head.notes_["key"]
 
 
 def test_a_run_on_a_folder_of_images(tmp_path):
@@ -79,7 +70,7 @@ def test_a_run_on_a_folder_of_images(tmp_path):
     assert found.inputs.train.features.shape[1] == 3 * 8 * 8
     assert all(record["accuracy"] > 0.7 for record in found.records)
     assert found.records[0]["seconds"]["features"] > 0
-    assert found.head.items[0].startswith("digit 0")
+    assert found.head._ids[0].startswith("digit 0")
     assert str(tmp_path) not in (out / "records.jsonl").read_text() + (out / "report.html").read_text()
 
 
@@ -87,7 +78,7 @@ def test_a_record_says_what_was_measured(tmp_path):
     found = transfer.run(config(write_features(tmp_path / "some.npz"), tmp_path / "out", seeds=1))
     record = next(r for r in found.records if r["readout"] == "sk" and r["budget"] == 50)
     rows = transfer.budget_rows(found.inputs.train.labels, 50, 0)
-    layer = transfer.LocalKernelRidge(
+    layer = LocalKernelRidge(
         found.inputs.train.features[rows],
         torch.nn.functional.one_hot(found.inputs.train.labels[rows], 10).float(),
         num_neighbors=50,
@@ -98,66 +89,68 @@ def test_a_record_says_what_was_measured(tmp_path):
     assert record["num_test"] == len(found.inputs.test.labels) == 80
 
 
+def test_the_head_file_says_what_its_rows_are(tmp_path):
+    data = write_folder(tmp_path / "photos", 200)
+    found = transfer.run(config(data, tmp_path / "out", backbone="identity", size=8, seeds=1, readouts=("knn",)))
+    head = load(tmp_path / "out" / "head.safetensors")
+    rows = transfer.budget_rows(found.inputs.train.labels, None, 0).tolist()
+    assert head._ids.tolist() == [found.inputs.train.source.describe(row) for row in rows]
+    assert head.classes_.tolist() == found.inputs.classes
+    about = head.notes_["input"]["backbone"]
+    assert (head.notes_["input"]["kind"], about["name"], about["size"]) == ("images", "identity", 8)
+    assert about["fingerprint"] == found.inputs.backbone["fingerprint"]
+    labels = head.predict(found.inputs.test.features.numpy())
+    right = sum(label == found.inputs.classes[truth] for label, truth in zip(labels, found.inputs.test.labels, strict=True))
+    assert right / len(labels) == pytest.approx(found.examination.accuracy)
+    given = transfer.run(config(write_features(tmp_path / "some.npz", 150), tmp_path / "two", seeds=1, readouts=("knn",)))
+    assert given.head.notes_["input"] == {"kind": "features"}
+
+
+def test_a_file_that_a_manifest_names_twice_is_two_rows(tmp_path):
+    folder = write_folder(tmp_path / "photos", 100)
+    files = sorted(path.relative_to(tmp_path) for path in folder.rglob("*.png"))
+    lines = [f"{path},{path.parent.name}" for path in [*files, *files[:30]]]
+    (tmp_path / "some.csv").write_text("\n".join(["path,label", *lines]) + "\n")
+    found = transfer.run(
+        config(tmp_path / "some.csv", tmp_path / "out", backbone="identity", size=8, seeds=1, readouts=("knn",))
+    )
+    assert any(name.endswith(".png (2)") for name in found.head._ids)
+
+
 def test_a_head_of_another_run_is_replaced_and_a_lost_one_made_again(tmp_path):
     data, out = write_features(tmp_path / "some.npz"), tmp_path / "out"
     first = transfer.run(config(data, out, seeds=1))
     (out / "head.safetensors").write_bytes(b"damaged")
     again = transfer.run(config(data, out, seeds=1))
     assert again.reused == len(again.records)
-    assert read_head(out / "head.safetensors").key == first.head.key
-    query = first.inputs.test.features
-    assert torch.equal(again.head.probabilities(query), first.head.probabilities(query))
+    assert load(out / "head.safetensors").notes_["key"] == first.head.notes_["key"]
+    query = first.inputs.test.features.numpy()
+    np.testing.assert_array_equal(again.head.predict_proba(query), first.head.predict_proba(query))
 
 
-@pytest.mark.parametrize(
-    ("readouts", "asked", "expected"),
-    [
-        (("knn", "faded", "sk"), None, "faded"),
-        (("sk", "sk-select"), None, "sk-select"),
-        (("sk", "sk-select"), "sk", "sk"),
-        (("knn",), "sk-select", "sk-select"),
-        (("knn", "han-sk"), None, "sk"),
-    ],
-)
-def test_the_head_is_one_of_the_readouts_or_the_one_asked_for(tmp_path, readouts, asked, expected):
-    given = config(write_features(tmp_path / "some.npz", 150), tmp_path / "out", budgets=(50,), seeds=1, readouts=readouts)
-    found = transfer.run(dataclasses.replace(given, head=asked))
-    assert found.head_summary.readout == expected
-    assert found.head.key == transfer.case_key(transfer.Case(expected, 50, 0), found.inputs)
-    assert [r["accuracy"] for r in found.records if r["readout"] == expected] in ([found.head_summary.accuracy], [])
-    assert read_head(tmp_path / "out" / "head.safetensors").key == found.head.key
+def test_the_head_is_written_whatever_the_readouts(tmp_path):
+    found = transfer.run(
+        config(write_features(tmp_path / "some.npz", 150), tmp_path / "out", budgets=(50,), readouts=("knn",))
+    )
+    assert {record["readout"] for record in found.records} == {"knn"}
+    assert found.head.notes_["key"] == transfer.case_key(transfer.Case("head", 50, 0), found.inputs)
+    assert len(found.head._ids) == 50
 
 
 def test_what_was_fitted_as_a_readout_is_not_fitted_again_for_the_head(tmp_path, monkeypatch):
-    fits, fit = [], readouts.LocalReadout.fit
+    fits, fit = [], readouts.EstimatorReadout.fit
 
     def counted(self, training):
         fits.append(len(training.labels))
         return fit(self, training)
 
-    monkeypatch.setattr(readouts.LocalReadout, "fit", counted)
-    given = config(write_features(tmp_path / "some.npz"), tmp_path / "out", seeds=1, readouts=("sk", "knn"))
+    monkeypatch.setattr(readouts.EstimatorReadout, "fit", counted)
+    given = config(write_features(tmp_path / "some.npz"), tmp_path / "out", seeds=1, readouts=("head", "knn"))
+    found = transfer.run(given)
+    assert fits == [50, 320]
+    assert found.examination.accuracy == next(r["accuracy"] for r in found.records if r["budget"] == 320)
     transfer.run(given)
     assert fits == [50, 320]
-    transfer.run(given)
-    assert fits == [50, 320]
-
-
-def test_a_head_without_a_temperature_of_its_own_gets_that_of_the_least_left_out_loss(tmp_path):
-    found = transfer.run(config(write_features(tmp_path / "some.npz", 150), tmp_path / "out", seeds=1, readouts=("faded",)))
-    layer, values = found.head.layer, found.head.layer.values
-    left_out = []
-    for row in range(len(values)):
-        others = torch.arange(len(values)) != row
-        one = transfer.LocalKernelRidge(layer.centers[others], values[others], 100, kernel=layer.kernel, fade=True)
-        left_out.append(one(layer.centers[row : row + 1]))
-    means = torch.cat(left_out)
-
-    def loss(temperature):
-        return torch.nn.functional.cross_entropy(means / temperature, values.argmax(1))
-
-    assert loss(found.head.temperature) <= min(map(loss, TEMPERATURES.tolist())) + 1 / len(values) + 1e-4
-    assert loss(1.25 * found.head.temperature) > min(map(loss, TEMPERATURES.tolist())) + 1 / len(values)
 
 
 LONG = {"budgets": (40, 80), "seeds": 20, "readouts": ("knn", "sk", "blended")}
@@ -205,7 +198,7 @@ def test_the_command_prints_a_table(tmp_path, capsys):
     assert "weighted kNN" in printed
     assert str(pathlib.Path(out) / "report.html") in printed
     last = printed.splitlines()[-1]
-    assert re.fullmatch(rf"head: SK, right on \d+\.\d % of the test examples \({out}/head.safetensors\)", last)
+    assert re.fullmatch(rf"head: right on \d+\.\d % of the test examples \({out}/head.safetensors\)", last)
     assert main([*given, "--out", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(cell["readout"], cell["budget"]) for cell in found["results"]] == [
@@ -213,10 +206,10 @@ def test_the_command_prints_a_table(tmp_path, capsys):
     ]
     assert found["reused"] == found["records"] == 4
     assert str(pathlib.Path(out) / "report.html") in found["written"]
-    accuracy = found["results"][1]["accuracy"]
+    accuracy = found["head"]["accuracy"]
     path = str(out / "head.safetensors")
     assert "% are right in the group of the smallest indicator" in found["head"].pop("indicator")
-    assert found["head"] == {"readout": "sk", "title": "SK", "accuracy": accuracy, "path": path}
+    assert found["head"] == {"accuracy": accuracy, "path": path}
     assert f"{100 * accuracy:.1f} %" in last
     text = (out / "report.md").read_text()
     assert f"It is right on {100 * accuracy:.1f} % of 80 test examples." in text
@@ -233,8 +226,6 @@ def test_the_command_prints_a_table(tmp_path, capsys):
         (("--budgets", "1"), "numbers of labels"),
         (("--readouts", "sk,nothing"), "no readout 'nothing'"),
         (("--seeds", "0"), "whole number"),
-        (("--head", "knn"), "The readout 'knn' cannot be written as a head. Choose from sk, sk-select, faded."),
-        (("--head", "nothing"), "no readout 'nothing'"),
     ],
 )
 def test_options_that_make_no_sense_are_usage_errors(capsys, arguments, message):

@@ -10,7 +10,7 @@ from .options import add_frozen_network, budgets, config_fields, count, names, r
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    data, network, readouts = add_frozen_network(parser, readouts="sk,sk-select,linear,knn", out="runs/probe")
+    data, network, readouts = add_frozen_network(parser, readouts="sk,head,linear,knn", out="runs/probe")
     data.add_argument("--train-limit", type=count, metavar="N", help="use N training images only, stratified (all)")
     network.add_argument(
         "--layers",

@@ -1,20 +1,22 @@
 """Fitted estimators whose training rows are sharded over ranks: each rank predicts its own queries, as one process would.
 
 Members of the ensemble that use the neighbors of a query keep this rank's shard of the centers. Members that use all rows
-(at most 5000) in one factorization hold them all on every rank.
+(at most 5000) in one factorization hold them all on every rank. The prior is fitted by every rank, to the rows of all of
+them, before they are sharded; its coefficients are those of one process.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.options import Kind, SolveOptions
+from ..core.options import Kind, Trend
 from ..errors import InputError
-from ..estimators.encoding import Centers, Rows, different_points, sample_of
+from ..estimators.encoding import Centers, Groups, Rows
 from ..estimators.predictor import (
     EXPLAINED_AT_ONCE,
     DenseMember,
@@ -25,7 +27,6 @@ from ..estimators.predictor import (
     dtypes_of,
     neighbors_of,
 )
-from ..neighbors import ExactIndex
 from .launch import Communicator, Shards, even_shards
 from .search import ShardedIndex, fetch_rows, solve_over_ranks
 
@@ -56,31 +57,28 @@ class ShardedPredictor(Predictor):
     """A predictor that works with the other ranks of a process group."""
 
     def __init__(self, whole: Predictor, comm: Communicator) -> None:
-        centers = different_points(whole.rows)
+        centers, left_over = whole.centers, whole.left_over
         count = len(centers.points)
-        shards = even_shards(count, comm.size)
-        own = shards.own(comm.rank)
         # No tensor of the predictor holds the points or values of all rows.
-        super().__init__(
-            Rows(whole.rows.points[:0], whole.rows.values[:0], whole.rows.weights),
-            whole.members,
-            whole.offset,
-            whole.unit,
-            whole.seed,
-        )
-        equal = bool((centers.weights == 1).all())
-        part = centers.some(own)
+        rows = Rows(whole.rows.points[:0], whole.rows.values[:0], whole.rows.weights, whole.rows.groups[:0])
+        super().__init__(rows, whole.members, whole.offset, whole.unit, whole.seed, whole.prior)
+        self.centers = centers._replace(points=centers.points.new_empty(count, 0), values=centers.values.new_empty(count, 0))
+        self.groups, self.sample, self.positive = whole.groups, whole.sample, whole.positive
+        self.prior_left_out = whole.prior_left_out
+        self.fitted_prior = copy.copy(whole.fitted_prior)
+        if self.fitted_prior is not None:
+            del self.fitted_prior.spectrum  # it holds all rows, and only a fit needs it
+        shards, equal = even_shards(count, comm.size), bool((centers.weights == 1).all())
+        part = left_over.some(shards.own(comm.rank))
         part = part._replace(points=part.points.clone(), values=part.values.clone())
         fitted: list[DenseMember | LocalMember] = []
         for member in whole.members:
             neighbors = neighbors_of(member, count)
             if neighbors is None:
-                fitted.append(DenseMember(member, centers))
+                fitted.append(DenseMember(member, left_over, self.sample.which, self.trend))
             else:
-                fitted.append(ShardedMember(member, part, neighbors, equal, shards, comm))
+                fitted.append(ShardedMember(member, part, neighbors, self.trend, equal, shards, comm))
         self.fitted = fitted
-        self.centers = centers._replace(points=centers.points.new_empty(count, 0), values=centers.values.new_empty(count, 0))
-        self.sample = sample_of(whole.rows, centers, whole.seed)
 
     def member_weights(self, query: Tensor) -> Iterator[list[tuple[Tensor, Tensor]]]:
         # All queries of a member in one call: ranks with more queries must not call more often.
@@ -96,39 +94,45 @@ class ShardedMember(LocalMember):
     """A member with neighbors, on this rank's shard of the centers."""
 
     def __init__(
-        self, member: Member, own: Centers, num_neighbors: int, equal: bool, shards: Shards, comm: Communicator
+        self,
+        member: Member,
+        own: Centers,
+        num_neighbors: int,
+        trend: Trend,
+        equal: bool,
+        shards: Shards,
+        comm: Communicator,
     ) -> None:
-        searched, self.dtype = dtypes_of(member, own.points)
-        self.kernel, self.ridge, self.num_neighbors = member.kernel, member.ridge, num_neighbors
-        self.points, self.values = own.points.to(self.dtype), own.values.to(self.dtype)
+        super().__init__(member, own, num_neighbors, trend)
+        self.searched, _ = dtypes_of(member, own.points)
         self.ridges = None if equal else member.ridge / own.weights
-        self.searched, self.shards, self.comm = searched, shards, comm
-        self.index = ExactIndex()
-        if len(self.points):
-            self.index.build(self.kernel.embed(self.points).to(searched))
+        self.shards, self.comm = shards, comm
 
-    def leave_out(self, which: Tensor) -> Prediction:
+    def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Any = None) -> Prediction:
         """Each rank predicts some of these rows without themselves, and all ranks get the results."""
         split = even_shards(len(which), self.comm.size)
         own = which[split.own(self.comm.rank)]
         rows, positions = torch.unique(own, return_inverse=True)
         tensors = (self.points,) if self.ridges is None else (self.points, self.ridges)
         points, *ridges = fetch_rows(rows, self.shards, self.comm, *tensors)
-        mean, power_squared, _ = self.solve(points[positions], "mean", exclude=own)
+        mean, power_squared, _ = self.solve(points[positions], "mean", own, groups)
         variance = power_squared + (ridges[0][positions] if ridges else self.ridge)
         return Prediction(*(self.comm.gather(column, split.sizes, "left out") for column in (mean, variance)))
 
-    def solve(self, query: Tensor, kind: Kind, exclude: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        query = query.to(self.dtype)
-        num_neighbors = self.num_neighbors if exclude is None else min(self.num_neighbors, self.shards.total - 1)
+    def solve(
+        self, embedded: Tensor, kind: Kind, exclude: Tensor | None = None, groups: Groups | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        apart = 0 if exclude is None else 1 if groups is None else groups.largest
+        num_neighbors = min(self.num_neighbors, self.shards.total - apart)
         tensors = (self.points, self.values) if kind == "mean" else (self.points,)
         neighborhoods = ShardedIndex(self.index, self.shards, self.comm).neighborhoods(
-            self.kernel.embed(query).to(self.searched),
-            self.comm.table([len(query)]).squeeze(1).tolist(),
+            embedded.to(self.searched),
+            self.comm.table([len(embedded)]).squeeze(1).tolist(),
             num_neighbors,
             tensors=tensors if self.ridges is None else (*tensors, self.ridges),
             exclude=exclude,
+            groups=groups,
         )
-        options = SolveOptions(self.kernel, self.ridge, "constant")
-        first, squared, rows = solve_over_ranks(query, neighborhoods, num_neighbors, self.values.shape[1], options, kind)
+        outputs = self.values.shape[1]
+        first, squared, rows = solve_over_ranks(embedded, neighborhoods, num_neighbors, outputs, self.options, kind)
         return first, squared.clamp_min(0).double(), rows

@@ -287,10 +287,6 @@ class SingleProcess:
         """The rows of this rank, if `count` rows are split evenly."""
         return even_shards(count, self.size).own(self.rank)
 
-    def joined(self, rows: Tensor, count: int) -> Tensor:
-        """All `count` rows, of which each rank gives its own."""
-        return rows
-
     def only_first(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
         """`work(...)` on the first rank; the others wait for it, however long it takes, and get `None`."""
         return self._together(lambda: work(*args, **options) if self.is_first else None)
@@ -336,9 +332,6 @@ class AllRanks(SingleProcess):
         self.comm = Communicator(process_group)
         self.rank, self.size = self.comm.rank, self.comm.size
         self.pause = min(HEARTBEAT_SECONDS, timeout / 4)
-
-    def joined(self, rows: Tensor, count: int) -> Tensor:
-        return self.comm.gather(rows, even_shards(count, self.size).sizes, "results")
 
     def shared_out(self, numbers: Sequence[int], work: Callable[[Sequence[int]], Iterator[Numbered]]) -> Iterator[Numbered]:
         own = work(numbers[self.own(len(numbers))])

@@ -21,7 +21,7 @@ $N$ does not occur. The model assumes that rows are spread at random and that ev
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ from ..neighbors.auto import exact_seconds
 from ..neighbors.base import order_of
 from ..neighbors.exact import rank_squared
 from .launch import Communicator, Shards
+
+if TYPE_CHECKING:  # estimators need scikit-learn
+    from ..estimators.encoding import Groups
 
 ROUND_BYTES = 64 << 20
 ROUND_SECONDS = 10.0  # of exact search, while other ranks may wait
@@ -65,6 +68,7 @@ class ShardedIndex(NamedTuple):
         tensors: tuple[Tensor, ...] = (),
         gradient_scale: float = 1.0,
         exclude: Tensor | None = None,
+        groups: Groups | None = None,
     ) -> Iterator[Neighborhood]:
         """Neighbors of embedded queries `(Q, E)`, in rounds of bounded memory and time, equally many on every rank.
 
@@ -74,13 +78,16 @@ class ShardedIndex(NamedTuple):
             tensors: this rank's shard of the tensors to fetch rows of; without any, nothing is fetched.
             gradient_scale: see `fetch_rows`.
             exclude: one row to leave out for each query, numbered over all shards; on all ranks or none.
+            groups: of the rows of all shards; the others of its group are left out with a row.
         """
         row_bytes = sum(tensor.shape[1:].numel() * tensor.element_size() for tensor in tensors)
         size = self._round_size(row_bytes, num_neighbors, query)
         for queries, each in rounds(counts, size, self.comm.rank):
-            rows = self._nearest(query[queries], each, num_neighbors + (exclude is not None))
-            if exclude is not None:
-                rows = _without(rows, exclude[queries])
+            if exclude is None:
+                rows = self._nearest(query[queries], each, num_neighbors)
+            else:
+                rows = self._nearest(query[queries], each, num_neighbors + (1 if groups is None else groups.largest))
+                rows = _without(rows, exclude[queries], groups)[:, :num_neighbors]
             if not tensors:
                 yield Neighborhood(queries, rows, rows, ())
                 continue
@@ -129,11 +136,10 @@ def rounds(counts: list[int], size: int, rank: int) -> list[tuple[slice, list[in
     return result
 
 
-def _without(rows: Tensor, exclude: Tensor) -> Tensor:
-    """Drop the excluded row from each list `(q, M + 1)`, or the last one where it does not occur."""
-    keep = rows != exclude.unsqueeze(1)
-    keep[keep.all(1), -1] = False
-    return rows[keep].view(len(rows), rows.shape[1] - 1)
+def _without(rows: Tensor, exclude: Tensor, groups: Groups | None) -> Tensor:
+    """Each list `(q, K)` with the excluded row, and the others of its group, moved to the end."""
+    of_row, own = (rows, exclude) if groups is None else (groups.of_center[rows], groups.of_center[exclude])
+    return rows.gather(1, (of_row == own.unsqueeze(1)).to(torch.uint8).argsort(dim=1, stable=True))
 
 
 def solve_over_ranks(

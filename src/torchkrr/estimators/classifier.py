@@ -188,7 +188,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         """Which classes have a row, `(C,)`; one that is to come is predicted as if it were not there."""
         if self._multilabel or isinstance(self.predictor_.prior, ModelPrior):
             return torch.ones(len(self.classes_), dtype=torch.bool)
-        return self.predictor_.centers.values.amax(0) > 0
+        return self.predictor_.positive
 
     def _targets_of_model(self, scores: Tensor, values: Tensor) -> Tensor:
         super()._targets_of_model(scores, values)

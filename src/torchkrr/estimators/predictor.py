@@ -145,7 +145,8 @@ class LocalMember:
         self.options = SolveOptions(profile, member.ridge if equal else member.ridge / centers.weights, trend)
         self.points = self.embed(centers.points)
         self.index = ExactIndex()
-        self.index.build(self.points.to(searched))
+        if len(self.points):  # a rank among several may have none
+            self.index.build(self.points.to(searched))
 
     def embed(self, points: Tensor) -> Tensor:
         parts = [self.kernel.embed(part.to(self.dtype)) for part in points.split(EMBEDDED_AT_ONCE)]
@@ -236,6 +237,11 @@ class Predictor:
         of_row = self.centers.of_row
         rows = torch.arange(len(of_row))[of_row >= 0]
         return torch.full((len(self.centers.points),), len(of_row)).scatter_reduce(0, of_row[rows], rows, "amin")
+
+    @cached_property
+    def positive(self) -> Tensor:
+        """Which outputs some center has a positive value of, `(C,)`."""
+        return self.centers.values.amax(0) > 0
 
     @cached_property
     def groups(self) -> Groups | None:
@@ -336,16 +342,11 @@ class Predictor:
         """What is predicted for sampled centers without them, and for sampled rows without one of their copies."""
         sample = self.sample
         if len(self.centers.points) > (1 if self.groups is None else self.groups.largest):
-            dense = [member for member in self.fitted if isinstance(member, DenseMember)]
-            hat: Hat | GroupedHat | None = None
-            if self.fitted_prior is not None and dense and len(sample.which) == len(self.centers.points):
-                hat = (
-                    self.fitted_prior.hat(sample.which)
-                    if self.groups is None
-                    else self.fitted_prior.grouped_hat(self.groups)
-                )
-            alone = [fitted.leave_out(sample.which, self.groups, hat if fitted in dense else None) for fitted in self.fitted]
-            prior = self.centers.values[sample.which] - self._errors_of_prior(sample.which)
+            prior, hat = self.prior_left_out
+            alone = [
+                fitted.leave_out(sample.which, self.groups, hat if isinstance(fitted, DenseMember) else None)
+                for fitted in self.fitted
+            ]
         else:  # nothing is known without it
             unknown = Prediction(sample.centers.values, torch.full_like(sample.centers.weights, math.inf))
             alone, prior = [unknown] * len(self.members), torch.zeros_like(sample.centers.values)
@@ -353,10 +354,17 @@ class Predictor:
         whole = whole._replace(mean=prior + whole.mean)
         return whole, _without_one(self.ridge, whole, sample)
 
-    def _errors_of_prior(self, which: Tensor) -> Tensor:
+    @cached_property
+    @torch.no_grad()
+    def prior_left_out(self) -> tuple[Tensor, Hat | GroupedHat | None]:
+        """What the prior predicts for sampled centers without them; its hat matrix, if members use every center."""
+        which, count = self.sample.which, len(self.centers.points)
         if self.fitted_prior is None:  # none, or one that no row was left out of
-            return self.left_over.values[which]
-        return self.fitted_prior.errors(which, self.groups)
+            return self.centers.values[which] - self.left_over.values[which], None
+        hat: Hat | GroupedHat | None = None
+        if len(which) == count and any(neighbors_of(member, count) is None for member in self.members):
+            hat = self.fitted_prior.hat(which) if self.groups is None else self.fitted_prior.grouped_hat(self.groups)
+        return self.centers.values[which] - self.fitted_prior.errors(which, self.groups), hat
 
     @property
     def ridge(self) -> float:

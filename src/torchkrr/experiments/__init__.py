@@ -27,7 +27,6 @@ MOVED = {
     "torchkrr.vision.readouts": "lazy lineup readouts sharded trained",
     "torchkrr.vision.report": "examining probe_report report thumbnails",
     "torchkrr.vision.sampling": "splitting subsamples",
-    "torchkrr.vision.selection": "selecting",
     "torchkrr.vision.summary": "probe_summary summary",
     "torchkrr.vision.weights": "weight_files",
     "torchkrr.vision.transfer": "command_lines config extras transfer",

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
-import torch
 from torch import nn
 from tqdm import tqdm
 
 from ..errors import InputError
 from ..models.features import Depths, Pooling
 from ..models.stages import known_layers
-from ..nn import LocalKernelRidge
 from ..runs import Record, Records, fingerprint, make_folder
 from .backbones import (
     DIGIT_LAYERS,
@@ -61,7 +59,7 @@ class ProbeConfig(TransferConfig):
     OPTIONS: ClassVar[dict[str, str]] = {"budgets": "--sizes"}
 
     budgets: tuple[int | None, ...] = (1000, None)
-    readouts: tuple[str, ...] = ("sk", "sk-select", "linear", "knn")
+    readouts: tuple[str, ...] = ("sk", "head", "linear", "knn")
     out: str = "runs/probe"
     layers: tuple[str, ...] | None = None
     train_limit: int | None = None
@@ -181,11 +179,7 @@ def solve_at(case: Case, depth: Depth, inputs: Inputs) -> Record:
     The indicator is the power function at the test examples, between 0 at a training example and 1 far from all.
     """
     record, fitted = solve(case, inputs)
-    indicator = None
-    assert fitted is not None
-    if isinstance(fitted.layer, LocalKernelRidge):
-        with torch.no_grad():
-            indicator = float(fitted.layer.power_function(inputs.test.features).double().mean())
+    indicator = None if fitted.indicator is None else float(fitted.indicator(inputs.test.features).double().mean())
     return {
         **record,
         "key": depth_key(case, depth, inputs),

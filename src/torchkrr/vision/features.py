@@ -60,6 +60,11 @@ class Inputs(NamedTuple):
     fingerprint: str  # of features, labels and classes
 
     @property
+    def kind(self) -> dict[str, Any]:
+        """What rows are made from, as a fitted head notes it."""
+        return {"kind": "features"} if self.backbone is None else {"kind": "images", "backbone": self.backbone}
+
+    @property
     def text(self) -> str:
         sizes = f"{len(self.train.labels):,} training and {len(self.test.labels):,} test examples"
         given = f"{self.train.features.shape[1]} features as given"

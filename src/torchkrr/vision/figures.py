@@ -11,6 +11,8 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .._extras import import_extra
 from .._files import replacing
 from .summary import Cell, Grid, grid_of, grids
@@ -30,7 +32,7 @@ COLORS = {  # of the lines of readouts, on light and on dark
     "mlp": ("#b3391f", "#ea6a4c"),
     "sk": ("#5aa9d6", "#3f8fbd"),
     "han-sk": ("#448361", "#6fb58e"),
-    "sk-select": ("#0b5c86", "#7fd0f7"),
+    "head": ("#0b5c86", "#7fd0f7"),
     "knn": ("#8a8a8a", "#a5a5a5"),
     "logistic": ("#b58a12", "#d8b23c"),
     "blended": ("#7c5cbf", "#a78be6"),
@@ -39,8 +41,12 @@ COLORS = {  # of the lines of readouts, on light and on dark
 LIGHT = Look("#2f2f2f", "#8a8a8a", "#0b6e99", {name: light for name, (light, _) in COLORS.items()})
 DARK = Look("#dcdcdc", "#8f8f8f", "#58b4dd", {name: dark for name, (_, dark) in COLORS.items()})
 MARKERS = "osD^vPXph"
+TICK_STEP = 0.05  # at least between ticks, in heights of the axes
+LABEL_STEP = 0.065  # between names at the ends of lines, in heights of the axes
+LEAST_LACK = 0.05  # of 100 %, where everything is right
+PERCENT_TICKS = (0, 20, 40, 50, 60, 70, 80, 85, 90, 92, 94, 95, 96, 97, 98, 99, 99.5, 99.8, 99.9)
 DASHES = ("-", "--", ":", "-.")
-EMPHASIZED = "sk-select"
+EMPHASIZED = "head"
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
 
@@ -66,8 +72,9 @@ def line_style(readout: str, number: int, look: Look) -> dict[str, Any]:
     return {
         "color": look.palette.get(readout, look.ink),
         "marker": MARKERS[number % len(MARKERS)],
-        "markersize": 5.5 if strong else 4.5,
-        "linewidth": 2.6 if strong else 1.3,
+        "markersize": 5.5 if strong else 3.5,
+        "linewidth": 2.6 if strong else 1.2,
+        "alpha": 1.0 if strong else 0.75,
         "zorder": 4 if strong else 3,
     }
 
@@ -102,7 +109,9 @@ def draw_budgets(cells: Sequence[Cell], look: Look) -> Any:
             axes.set_xlim(budgets[0] / 2, budgets[0] * 2)
         color_axes(axes, look)
     seconds.set_yscale("log")
-    _add_legend(figure, accuracy, look)
+    _spread_top(accuracy)
+    _label_ends(accuracy, grid, lambda cell: 100 * cell.accuracy, look)
+    _label_ends(seconds, grid, lambda cell: max(cell.seconds, 1e-4), look)
     return figure
 
 
@@ -220,6 +229,44 @@ def _draw_indicators(axes: Any, sizes: Sequence[Grid], look: Look) -> None:
                 lowest, highest = [cell.indicator_lowest for cell in own], [cell.indicator_highest for cell in own]
                 axes.fill_between(places, lowest, highest, color=style["color"], alpha=0.15, linewidth=0)
     axes.legend(frameon=False, fontsize=8, labelcolor=look.ink)
+
+
+def _spread_top(axes: Any) -> None:
+    """Percentages by the logarithm of what they lack, so that lines close to 100 % stay apart."""
+    axes.set_yscale("function", functions=(lambda p: -np.log(np.maximum(100 - p, LEAST_LACK)), lambda v: 100 - np.exp(-v)))
+    axes.autoscale()  # the limits were those of a linear scale
+    low, high = axes.get_ylim()
+    ticks: list[tuple[float, float]] = []  # from the top, and how high they are
+    for percent in reversed(PERCENT_TICKS):
+        height = (axes.transScale + axes.transLimits).transform((axes.get_xlim()[0], percent))[1]
+        if low <= percent <= high and (not ticks or ticks[-1][1] - height > TICK_STEP):
+            ticks.append((percent, height))
+    if len(ticks) > 1:
+        axes.set_yticks([percent for percent, _ in ticks], [f"{percent:g}" for percent, _ in ticks])
+
+
+def _label_ends(axes: Any, grid: Grid, value: Callable[[Cell], float], look: Look) -> None:
+    """The name of each line beside its end, in its color; names of close ends are moved apart."""
+    to_axes = axes.transScale + axes.transLimits
+    ends = sorted((*to_axes.transform((own[-1].budget, value(own[-1])))[::-1], own[-1]) for _, _, own in _lines(grid))
+    places = [height for height, *_ in ends]
+    for _ in range(100):  # close ones push each other apart
+        for at in range(1, len(places)):
+            overlap = max(0.0, LABEL_STEP - (places[at] - places[at - 1])) / 2
+            places[at - 1 : at + 1] = places[at - 1] - overlap, places[at] + overlap
+    for place, (height, x, cell) in zip(places, ends, strict=True):
+        color, strong = look.palette.get(cell.readout, look.ink), cell.readout == EMPHASIZED
+        axes.annotate(
+            cell.title,
+            (x + 0.02, height),
+            (1.06, place),
+            xycoords="axes fraction",
+            color=color,
+            fontsize=9,
+            fontweight="bold" if strong else "normal",
+            verticalalignment="center",
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 2, "shrinkB": 0, "relpos": (0, 0.5)},
+        )
 
 
 def _add_legend(figure: Any, axes: Any, look: Look) -> None:

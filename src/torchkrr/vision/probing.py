@@ -80,8 +80,9 @@ def probe(
         test: batches to evaluate on; `None` holds back `test_share` of those of `loader`, stratified.
         sizes: numbers of training examples; `None` is all of them, with a single run.
         seeds: subsamples of each size below all.
-        readouts: `"sk"` (local kernel ridge regression with 100 neighbors), `"sk-select"` (its settings chosen by
-            leave-one-out), `"linear"`, `"mlp"`, `"logistic"`, `"knn"` and others of `torchkrr transfer`.
+        readouts: `"sk"` (local kernel ridge regression with 100 neighbors), `"head"` (the classifier of
+            `torchkrr.estimators`, which needs scikit-learn), `"linear"`, `"mlp"`, `"logistic"`, `"knn"` and others of
+            `torchkrr transfer`.
         pooling: of maps and tokens to vectors, see `torchkrr.models.pool`.
         progress: show progress bars.
 

@@ -6,7 +6,7 @@ defaults. `fit` sees the training part alone; whatever is selected, is selected 
 
 from __future__ import annotations
 
-import abc
+import contextlib
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from .._extras import import_extra
-from ..distributed import ShardedLocalKernelRidge
-from ..distributed.launch import AllRanks
+from .._threads import threads
 from ..errors import InputError
 from ..neighbors import ExactIndex
 from ..nn import BlendedKernelRidge, HierarchicalKernelRidge, LocalKernelRidge
@@ -28,7 +27,10 @@ from ..nn.base import SupportLayer
 from ..transforms import Standardize, UnitNorm
 from .images import Array
 from .sampling import held_out
-from .selection import DEFAULT_SEARCH, Search, choose
+
+SMALL_STEP = 1 << 26  # multiplications of a training step that one thread does as fast as several
+STEPS_BETWEEN_LOOKS = 10  # at the validation rows, at least
+LEAST_PROBABILITY = 1e-12  # as a score
 
 
 class Training(NamedTuple):
@@ -38,6 +40,8 @@ class Training(NamedTuple):
     labels: Tensor  # (N,) int64
     num_classes: int
     seed: int
+    classes: Sequence[str] | None = None  # their names; None: numbers
+    ids: Sequence[str] | None = None  # what each row was made from, such as the file of an image
 
     def one_hot(self) -> Tensor:
         """`(N, C)` in the dtype of the features."""
@@ -50,7 +54,8 @@ class Fitted(NamedTuple):
     scores: Callable[[Tensor], Tensor]  # (Q, D) to (Q, C); the largest is the prediction
     temperature: float | None  # probabilities are softmax(scores / temperature); None where the scores have none
     chosen: dict[str, Any]  # what the fit decided, in plain values
-    layer: nn.Module | None = None  # of kernel readouts
+    indicator: Callable[[Tensor], Tensor] | None = None  # (Q, D) to the local error indicator (Q,), of those that have one
+    estimator: Any = None  # of the head
 
 
 class Readout(Protocol):
@@ -82,26 +87,6 @@ def quality(scores: Tensor, labels: Tensor, temperature: float | None) -> Qualit
     return Quality(accuracy, float(cross_entropy(scores.double() / temperature, labels)))
 
 
-class Plan(NamedTuple):
-    """The settings of a local kernel ridge layer, wherever its training rows are."""
-
-    arguments: dict[str, Any]  # of `LocalKernelRidge`
-    chosen: dict[str, Any]  # in plain values
-    temperature: float | None = None
-
-
-class LayerReadout(abc.ABC):
-    """A readout that is one local kernel ridge layer; `fit_sharded` fits it to training rows that are spread over ranks."""
-
-    @abc.abstractmethod
-    def plan(self, training: Training) -> Plan: ...
-
-    def fit(self, training: Training) -> Fitted:
-        plan = self.plan(training)
-        layer = LocalKernelRidge(training.features, training.one_hot(), **plan.arguments)
-        return _fitted(layer, plan.chosen, plan.temperature)
-
-
 @dataclass(frozen=True)
 class NeighborReadout:
     """What readouts with neighbors have in common."""
@@ -114,14 +99,15 @@ class NeighborReadout:
 
 
 @dataclass(frozen=True)
-class LocalReadout(NeighborReadout, LayerReadout):
+class LocalReadout(NeighborReadout):
     """The paper's SK: local kernel ridge regression of one-hot labels with its kernel and normalizing map."""
 
     fade: bool = False
 
-    def plan(self, training: Training) -> Plan:
-        chosen = {"num_neighbors": self.count(training)}
-        return Plan({**chosen, "ridge": self.ridge, "fade": self.fade}, chosen)
+    def fit(self, training: Training) -> Fitted:
+        count = self.count(training)
+        layer = LocalKernelRidge(training.features, training.one_hot(), count, ridge=self.ridge, fade=self.fade)
+        return _fitted(layer, {"num_neighbors": count})
 
 
 @dataclass(frozen=True)
@@ -149,14 +135,39 @@ class BlendedReadout(NeighborReadout):
 
 
 @dataclass(frozen=True)
-class SelectedReadout(LayerReadout):
-    """SK with everything selected by leave-one-out: normalizing map, kernel, lengthscale, neighbors, ridge, temperature."""
+class EstimatorReadout:
+    """`torchkrr.estimators.LocalKernelRidgeClassifier` as it is, with everything chosen by leave-one-out."""
 
-    search: Search = DEFAULT_SEARCH
+    def fit(self, training: Training) -> Fitted:
+        from ..estimators import LocalKernelRidgeClassifier  # which needs scikit-learn
 
-    def plan(self, training: Training) -> Plan:
-        choice = choose(training.features, training.one_hot(), self.search, seed=training.seed)
-        return Plan(choice.selection.arguments, choice.plain(), choice.selection.temperature)
+        names = np.arange(training.num_classes) if training.classes is None else np.array(training.classes)
+        model = LocalKernelRidgeClassifier(random_state=training.seed)
+        # Not fit: classes may be missing among the rows.
+        model.partial_fit(training.features.numpy(), names[training.labels.numpy()], classes=names, ids=training.ids)
+        return fitted_head(model, names)
+
+
+def fitted_head(model: Any, classes: Sequence[Any] | Array) -> Fitted:
+    """A fitted classifier as a readout whose scores are the logarithms of probabilities, in the order of `classes`."""
+    predictor, order = model.predictor_, np.searchsorted(model.classes_, classes)
+    members = [
+        {
+            "kernel": type(member.kernel).__name__,
+            **{name: getattr(member, name) for name in ("ridge", "num_neighbors", "share")},
+        }
+        for member in predictor.members
+    ]
+
+    def scores(query: Tensor) -> Tensor:
+        return torch.from_numpy(model.predict_proba(query.numpy())[:, order]).clamp_min(LEAST_PROBABILITY).log()
+
+    def indicator(query: Tensor) -> Tensor:
+        return torch.from_numpy(model.error_indicator(query.numpy()))
+
+    prior = None if predictor.prior is None else predictor.prior.name
+    chosen = {"prior": prior, "members": members, "temperature": model.calibration_.temperature}
+    return Fitted(scores, 1.0, chosen, indicator, model)
 
 
 @dataclass(frozen=True)
@@ -182,39 +193,77 @@ class WeightedNeighbors:
 
 @dataclass(frozen=True)
 class TrainedHead:
-    """A linear layer, or with `hidden` features D - hidden - ReLU - C, trained with AdamW on the cross-entropy.
+    """A linear layer, or with `hidden` features D - hidden - ReLU - C, trained with AdamW on features of mean zero.
 
-    The paper's table has no epochs for this experiment: 50 as in its others, and at least so many steps that small budgets
-    are trained to the end as well.
+    One factor scales all features to a mean square of one: they share a unit, and rarely active ones stay small. The
+    learning rate and the number of epochs are those of the least cross-entropy on a part of the training rows that is held
+    out; a rate is given up after `patience` looks at that part without progress. Then the head is trained on all rows.
     """
 
     hidden: int | None = None
-    learning_rate: float = 1e-3
-    batch_size: int = 128
+    learning_rates: tuple[float, ...] = (1e-3, 1e-2)
+    batch_size: int = 512
     epochs: int = 50
-    least_steps: int = 2000
+    least_steps: int = 500  # small budgets have more epochs
+    validation_share: float = 0.2
+    patience: int = 5
 
     def fit(self, training: Training) -> Fitted:
-        count = len(training.features)
-        epochs = max(self.epochs, math.ceil(self.least_steps / math.ceil(count / self.batch_size)))
+        mean, variance = training.features.mean(0), training.features.var(0, correction=0).mean()
+        scale = variance.clamp_min(torch.finfo(variance.dtype).tiny).rsqrt()
+        rows = training._replace(features=(training.features - mean) * scale)
+        small = self.batch_size * rows.features.shape[1] * (self.hidden or training.num_classes) < SMALL_STEP
+        with threads(1) if small else contextlib.nullcontext():
+            rate, epochs = self._choose(rows)
+            model, _ = self._train(rows, rate, epochs)
+        predict = torch.no_grad()(model.forward)
+        return Fitted(lambda query: predict((query - mean) * scale), 1.0, {"learning_rate": rate, "epochs": epochs})
+
+    def _choose(self, training: Training) -> tuple[float, int]:
+        fit, validation = (
+            training._replace(features=training.features[rows], labels=training.labels[rows])
+            for rows in held_out(training.labels, self.validation_share, training.seed)
+        )
+        steps = math.ceil(len(fit.labels) / self.batch_size)
+        most, each = max(self.epochs, math.ceil(self.least_steps / steps)), math.ceil(STEPS_BETWEEN_LOOKS / steps)
+        if len(fit.labels.unique()) < 2:  # a few rows, which say nothing
+            return self.learning_rates[0], most
+        losses = {rate: self._train(fit, rate, most, validation, each)[1] for rate in self.learning_rates}
+        best = min(losses, key=lambda rate: min(losses[rate]))
+        return best, min(most, each * (1 + losses[best].index(min(losses[best]))))
+
+    @torch.inference_mode(False)
+    @torch.enable_grad()
+    def _train(
+        self, training: Training, rate: float, epochs: int, validation: Training | None = None, each: int = 1
+    ) -> tuple[nn.Module, list[float]]:
+        """The model, and its losses on the validation rows every `each` epochs, until they no longer fall."""
         with torch.random.fork_rng(devices=[]):  # layers are initialized from the global generator
             torch.manual_seed(training.seed)
             model = self._model(training.features.shape[1], training.num_classes)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=self.learning_rate, fused=True)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
         generator = torch.Generator().manual_seed(training.seed)
-        with torch.inference_mode(False), torch.enable_grad():
-            for _ in range(epochs):
-                for rows in torch.randperm(count, generator=generator).split(self.batch_size):
-                    loss = cross_entropy(model(training.features[rows]), training.labels[rows])
-                    optimizer.zero_grad()
-                    loss.backward()
-                    optimizer.step()
-        return Fitted(torch.no_grad()(model.forward), 1.0, {"epochs": epochs})
+        losses: list[float] = []
+        for epoch in range(1, epochs + 1):
+            for rows in torch.randperm(len(training.labels), generator=generator).split(self.batch_size):
+                loss = cross_entropy(model(training.features[rows]), training.labels[rows])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            if validation is not None and (epoch % each == 0 or epoch == epochs):
+                with torch.no_grad():
+                    losses.append(float(cross_entropy(model(validation.features), validation.labels)))
+                if len(losses) - losses.index(min(losses)) > self.patience:
+                    break
+        return model, losses
 
     def _model(self, in_features: int, num_classes: int) -> nn.Module:
-        if self.hidden is None:
-            return nn.Linear(in_features, num_classes)
-        return nn.Sequential(nn.Linear(in_features, self.hidden), nn.ReLU(), nn.Linear(self.hidden, num_classes))
+        hidden = [] if self.hidden is None else [nn.Linear(in_features, self.hidden), nn.ReLU()]
+        last = nn.Linear(self.hidden or in_features, num_classes)
+        # Where no row says anything, neither does the head.
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        return nn.Sequential(*hidden, last)
 
 
 @dataclass(frozen=True)
@@ -271,10 +320,10 @@ class Entry(NamedTuple):
     text: str  # an explanation for reports
 
 
-SELECTED = "sk-select"
+HEAD = "head"
 READOUTS: dict[str, Entry] = {
-    "linear": Entry("linear head", TrainedHead(), "one linear layer, trained"),
-    "mlp": Entry("MLP 512", TrainedHead(hidden=512), "two linear layers with 512 hidden units, trained"),
+    "linear": Entry("linear head", TrainedHead(), "one linear layer, trained; learning rate and epochs are chosen"),
+    "mlp": Entry("MLP 512", TrainedHead(hidden=512), "two linear layers with 512 hidden units, trained as the other"),
     "sk": Entry(
         "SK", LocalReadout(), "local kernel ridge regression of the labels on the 100 nearest training examples, not trained"
     ),
@@ -283,14 +332,17 @@ READOUTS: dict[str, Entry] = {
         HierarchicalReadout(),
         "kernel ridge regression on up to 1,000 coarse examples with faded local corrections",
     ),
-    SELECTED: Entry(
-        "SK, selected", SelectedReadout(), "SK with its settings chosen by leave-one-out, a search that is most of its time"
-    ),
     "knn": Entry("weighted kNN", WeightedNeighbors(), "votes of the 20 nearest training examples"),
+    HEAD: Entry(
+        "torchkrr head",
+        EstimatorReadout(),
+        "the estimator LocalKernelRidgeClassifier: a prior, and kernels on what it leaves over, chosen by leave-one-out",
+    ),
     "logistic": Entry("logistic regression", LogisticRegression(), "a linear classifier whose penalty is chosen"),
     "blended": Entry("SK, blended", BlendedReadout(), "SK made continuous by blending several local regressions"),
     "faded": Entry("SK, faded", LocalReadout(fade=True), "SK made continuous by letting the farthest neighbors fade"),
 }
+USUAL = ("linear", "mlp", "sk", "han-sk", "knn", HEAD)  # the others on request
 
 
 def readout_named(name: str) -> Entry:
@@ -299,69 +351,11 @@ def readout_named(name: str) -> Entry:
     return READOUTS[name]
 
 
-def head_named(name: str) -> Entry:
-    """A readout that can be written as a head: one local kernel ridge layer."""
-    entry = readout_named(name)
-    if not isinstance(entry.readout, LayerReadout):
-        able = [known for known, other in READOUTS.items() if isinstance(other.readout, LayerReadout)]
-        raise InputError(f"The readout {name!r} cannot be written as a head. Choose from {', '.join(able)}.")
-    return entry
-
-
-def default_head(readouts: Sequence[str]) -> str:
-    """The readout to write among those of a run: the selected one, else the first that can be written, else SK.
-
-    Example:
-        >>> default_head(["linear", "faded", "sk"]), default_head(["sk", "sk-select"]), default_head(["knn"])
-        ('faded', 'sk-select', 'sk')
-    """
-    able = [name for name in readouts if isinstance(readout_named(name).readout, LayerReadout)]
-    return SELECTED if SELECTED in able else next(iter(able), "sk")
-
-
-@torch.no_grad()
-def fit_sharded(plan: Plan, own: Training, team: AllRanks) -> Fitted:
-    """`LayerReadout.fit` on all ranks of a team.
-
-    Args:
-        plan: the same on every rank.
-        own: this rank's part of the training rows, in their order.
-
-    Every rank calls `scores` with the same queries, predicts its part of them, and gets the scores of all.
-    """
-    layer = ShardedLocalKernelRidge(own.features, own.one_hot(), **plan.arguments, process_group=team.comm.group)
-
-    @torch.no_grad()
-    def scores(query: Tensor) -> Tensor:
-        return team.joined(layer(query[team.own(len(query))]), len(query))
-
-    layer(layer.centers[:1])  # embeds and indexes the centers, which belongs to the fit
-    return Fitted(scores, plan.temperature, plan.chosen, layer)
-
-
-def unshard(layer: LocalKernelRidge, training: Training) -> LocalKernelRidge:
-    """The same layer in one process, with all training rows."""
-    if not isinstance(layer, ShardedLocalKernelRidge):
-        return layer
-    return LocalKernelRidge(
-        training.features,
-        training.one_hot(),
-        layer.num_neighbors,
-        kernel=layer.kernel,
-        ridge=layer.ridge,
-        trend=layer.trend,
-        fade=layer.fade,
-    )
-
-
-def _fitted(layer: SupportLayer, chosen: dict[str, Any], temperature: float | None = None) -> Fitted:
-    def scores(query: Tensor) -> Tensor:
-        with torch.no_grad():
-            prediction: Tensor = layer(query)
-        return prediction
-
+def _fitted(layer: SupportLayer, chosen: dict[str, Any]) -> Fitted:
+    scores = torch.no_grad()(layer.forward)
     scores(layer.centers[:1])  # embeds and indexes the centers, which belongs to the fit
-    return Fitted(scores, temperature, chosen, layer)
+    indicator = torch.no_grad()(layer.power_function) if isinstance(layer, LocalKernelRidge) else None
+    return Fitted(scores, None, chosen, indicator)
 
 
 def _logits(model: Any, features: Array, num_classes: int) -> Array:

@@ -15,9 +15,8 @@ from .._extras import import_extra
 from ..runs import Record, Table, markdown_report
 from .features import Inputs
 from .figures import TEMPLATES, draw_budgets, draw_depths, draw_indicator, figure_tag, render_page
-from .heads import Classification, Head, classify
 from .images import Images
-from .readouts import readout_named
+from .readouts import HEAD, Fitted, readout_named
 from .sampling import budget_rows
 from .summary import Cell, accuracy_table, depth_tables, findings, seconds_table, summarize
 
@@ -29,12 +28,22 @@ THUMBNAIL = 128  # pixels of the longer side
 FEW_PIXELS = 64  # up to here an image is kept as it is, and shown with its pixels
 
 
+class Contribution(NamedTuple):
+    """A training example in a prediction."""
+
+    row: int  # of the examples that the head was fitted to
+    weight: float
+
+
 class Example(NamedTuple):
-    """A test example and its classification."""
+    """A test example and what the head says of it."""
 
     row: int  # of the test part
     truth: str
-    classification: Classification
+    label: str
+    probability: float
+    indicator: float  # local error indicator: 0 at a training example, 1 far from all
+    because: tuple[Contribution, ...]  # largest weights first
 
 
 class Group(NamedTuple):
@@ -54,57 +63,59 @@ class Examination(NamedTuple):
     doubtful: list[Example]  # right, least confident first
     groups: list[Group]  # of equal size, ascending indicator
 
+    @property
+    def indicator(self) -> str:
+        """A sentence on the error indicator."""
+        first, last = self.groups[0], self.groups[-1]
+        return (
+            f"{100 * first.accuracy:.1f} % are right in the group of the smallest indicator, "
+            f"{100 * last.accuracy:.1f} % in that of the largest."
+        )
 
-class HeadSummary(NamedTuple):
-    """What a head was made from, and how good it is."""
 
-    readout: str
-    title: str
-    accuracy: float  # on the test part
-    indicator: str  # a sentence on its error indicator there
-
-
-@torch.no_grad()
-def examine(head: Head, features: Tensor, labels: Tensor) -> Examination:
+def examine(head: Fitted, classes: Sequence[str], features: Tensor, labels: Tensor) -> Examination:
     """All test examples counted, and some of them shown: right ones only where there are few mistakes.
+
+    Args:
+        head: by `fitted_head`.
 
     Shape:
         - features: `(Q, D)`; labels: `(Q,)`
     """
-    confidence, predicted = head.probabilities(features).max(1)
-    right = predicted == labels
+    assert head.indicator is not None
+    confidence, predicted = head.scores(features).max(1)
+    indicators, right = head.indicator(features), predicted == labels
 
     def shown(among: Tensor, count: int, *, surest: bool) -> list[Example]:
         rows = among.nonzero().squeeze(1)
         rows = rows[confidence[rows].argsort(descending=surest, stable=True)][:count]
-        found = classify(head, features[rows], explained=NUM_EXPLAINED) if len(rows) else []
-        return [Example(row, head.classes[int(labels[row])], one) for row, one in zip(rows.tolist(), found, strict=True)]
+        if not len(rows):
+            return []
+        behind = zip(*head.estimator.explain(features[rows].numpy(), NUM_EXPLAINED), strict=True)
+        return [
+            Example(
+                row,
+                classes[int(labels[row])],
+                classes[int(predicted[row])],
+                float(confidence[row].exp()),
+                float(indicators[row]),
+                tuple(Contribution(*pair) for pair in zip(indices.tolist(), weights.tolist(), strict=True) if pair[1]),
+            )
+            for row, (indices, weights) in zip(rows.tolist(), behind, strict=True)
+        ]
 
     mistakes = shown(~right, NUM_SHOWN, surest=True)
-    num_classes = len(head.classes)
-    confusion = torch.bincount(labels * num_classes + predicted, minlength=num_classes**2).view(num_classes, num_classes)
-    powers = head.layer.power_function(features)
+    confusion = torch.bincount(labels * len(classes) + predicted, minlength=len(classes) ** 2).view(len(classes), -1)
     groups = [
-        Group(float(powers[rows].mean()), float(right[rows].double().mean()), len(rows))
-        for rows in powers.argsort(stable=True).tensor_split(NUM_GROUPS)
+        Group(float(indicators[rows].mean()), float(right[rows].double().mean()), len(rows))
+        for rows in indicators.argsort(stable=True).tensor_split(NUM_GROUPS)
         if len(rows)
     ]
     doubtful = shown(right, NUM_SHOWN - len(mistakes), surest=False)
     return Examination(float(right.double().mean()), confusion, mistakes, doubtful, groups)
 
 
-def summarize_head(readout: str, examination: Examination) -> HeadSummary:
-    first, last = examination.groups[0], examination.groups[-1]
-    indicator = (
-        f"{100 * first.accuracy:.1f} % are right in the group of the smallest indicator, "
-        f"{100 * last.accuracy:.1f} % in that of the largest."
-    )
-    return HeadSummary(readout, readout_named(readout).title, examination.accuracy, indicator)
-
-
-def transfer_page(
-    inputs: Inputs, records: Sequence[Record], head: Head, examination: Examination, summary: HeadSummary, note: str = ""
-) -> str:
+def transfer_page(inputs: Inputs, records: Sequence[Record], examination: Examination, note: str = "") -> str:
     """`report.html` of a transfer run."""
     cells = summarize(records)
     budget = max(cell.budget for cell in cells)
@@ -117,29 +128,30 @@ def transfer_page(
         TEMPLATES / "report.html",
         title=_title(inputs),
         data=inputs.text,
-        result=f"{_head_text(summary, inputs)} With {budget:,} labels {who} with {100 * most:.1f} %.",
+        result=f"{_head_text(examination, inputs)} With {budget:,} labels {who} with {100 * most:.1f} %.",
         table=accuracy_table(cells, log_loss=True, seconds=True).html(),
         note=_note(cells, note),
         readouts=_readouts(cells),
         budgets_figure=figure_tag("Accuracy and time against the budget", lambda look: draw_budgets(cells, look)),
-        classes=head.classes,
+        classes=inputs.classes,
         confusion=examination.confusion.tolist(),
-        confusions=_confusions(examination.confusion, head.classes).html(),
+        confusions=_confusions(examination.confusion, inputs.classes).html(),
         indicator_figure=figure_tag(
             "Accuracy against the error indicator", lambda look: draw_indicator(indicators, accuracies, look)
         ),
-        indicator_note=summary.indicator,
+        indicator_note=examination.indicator,
         mistakes=examination.mistakes,
         doubtful=examination.doubtful,
         test_source=inputs.test.source,
         train_source=inputs.train.source,
-        train_rows=budget_rows(inputs.train.labels, head.layer.num_centers, 0).tolist(),
+        train_rows=budget_rows(inputs.train.labels, budget, 0).tolist(),
+        train_labels=[inputs.classes[label] for label in inputs.train.labels.tolist()],
         thumbnail=lambda source, row: thumbnail(source.read([row])[0]) if isinstance(source, Images) else None,
         settings=_settings(records),
     )
 
 
-def transfer_markdown(inputs: Inputs, records: Sequence[Record], summary: HeadSummary, note: str, command: str) -> str:
+def transfer_markdown(inputs: Inputs, records: Sequence[Record], examination: Examination, note: str, command: str) -> str:
     """`report.md` of a transfer run: the tables of the page, for people who read text."""
     cells = summarize(records)
     parts = [
@@ -147,7 +159,7 @@ def transfer_markdown(inputs: Inputs, records: Sequence[Record], summary: HeadSu
         accuracy_table(cells).markdown(),
         _note(cells, note),
         "\n".join(f"- {title}: {text}" for title, text in _readouts(cells)),
-        f"{_head_text(summary, inputs)} By its error indicator, in ten groups of test examples: {summary.indicator}",
+        f"{_head_text(examination, inputs)} By its error indicator, in ten groups of test examples: {examination.indicator}",
         seconds_table(cells).markdown(),
     ]
     return markdown_report(_title(inputs), command, records[-1]["versions"], parts)
@@ -190,10 +202,10 @@ def _title(inputs: Inputs) -> str:
     return f"{inputs.name}: heads on frozen features"
 
 
-def _head_text(summary: HeadSummary, inputs: Inputs) -> str:
+def _head_text(examination: Examination, inputs: Inputs) -> str:
     return (
-        f"The head in head.safetensors is {summary.title}, {readout_named(summary.readout).text}. It is right on "
-        f"{100 * summary.accuracy:.1f} % of {len(inputs.test.labels):,} test examples."
+        f"The head in head.safetensors is {readout_named(HEAD).text}. It is right on "
+        f"{100 * examination.accuracy:.1f} % of {len(inputs.test.labels):,} test examples."
     )
 
 

@@ -10,38 +10,25 @@ import os
 import pathlib
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from tqdm import tqdm
 
 from .. import __version__
 from .._checks import check_device
-from ..distributed.launch import SINGLE_PROCESS, AllRanks, SingleProcess
+from ..distributed.launch import SINGLE_PROCESS, SingleProcess
 from ..errors import FileError, InputError
 from ..models.features import Pooling
-from ..nn import LocalKernelRidge
 from ..runs import Record, Records, fingerprint, make_folder, versions
 from .features import Inputs, read_inputs
 from .figures import LIGHT, draw_budgets, write_page, write_png
-from .heads import Head, read_head, write_head
-from .readouts import (
-    READOUTS,
-    Fitted,
-    LayerReadout,
-    Training,
-    default_head,
-    fit_sharded,
-    head_named,
-    quality,
-    readout_named,
-    unshard,
-)
-from .report import HeadSummary, examine, summarize_head, transfer_markdown, transfer_page
+from .readouts import HEAD, USUAL, Fitted, Training, fitted_head, quality, readout_named
+from .report import Examination, examine, transfer_markdown, transfer_page
 from .sampling import budget_rows
-from .selection import left_out_temperature
 from .summary import Cell, summarize
 
 HEAD_FILE = "head.safetensors"
@@ -63,8 +50,6 @@ class TransferConfig:
         budgets: numbers of labels; `None` is all.
         seeds: subsamples of each budget below all.
         readouts: names in `READOUTS`.
-        head: which readout is written as a head; `None` is `sk-select` if it is among the readouts, else the first of them
-            that can be written, else `sk`.
         out: folder for records, figure, report and head.
         cache: folder for features; `None` is a folder `features` inside `out`.
         test_share, split_seed: of the test part, where the data do not bring their own.
@@ -84,8 +69,7 @@ class TransferConfig:
     pooling: Pooling = "mean"
     budgets: tuple[int | None, ...] = (100, 1000, 10_000, None)
     seeds: int = 5
-    readouts: tuple[str, ...] = tuple(READOUTS)
-    head: str | None = None
+    readouts: tuple[str, ...] = USUAL
     out: str = "runs/transfer"
     cache: str | None = None
     test_share: float = 0.2
@@ -101,19 +85,12 @@ class TransferConfig:
             raise InputError(f"seeds must be at least 1, got {self.seeds}.")
         for name in self.readouts:
             readout_named(name)
-        if self.head is not None:
-            head_named(self.head)
         check_device(self.device)
 
     @property
     def network(self) -> str:
         """The name of the backbone."""
         return self.backbone or ("digits" if self.dataset == "digits" else "resnet18")
-
-    @property
-    def head_readout(self) -> str:
-        """The name of the readout that is written as a head."""
-        return self.head or default_head(self.readouts)
 
     @property
     def command(self) -> str:
@@ -176,8 +153,8 @@ class Outcome(NamedTuple):
     records: list[Record]  # of this run, new and reused
     cells: list[Cell]
     reused: int  # records of earlier runs
-    head: Head
-    head_summary: HeadSummary  # from which readout, and how good it is
+    head: Any  # the estimator in head.safetensors
+    examination: Examination  # how good it is on the test part
     note: str  # on what was asked for and could not be; mostly empty
     out: pathlib.Path
 
@@ -190,44 +167,44 @@ def run(config: TransferConfig, *, progress: bool = False) -> Outcome:
 
 
 def run_together(config: TransferConfig, team: SingleProcess, *, progress: bool = False) -> Outcome | None:
-    """`run` by all ranks of a team. The first rank writes and returns the outcome; the others return `None`."""
+    """`run` by a team: all ranks compute features, and the first one does the rest. The others return `None`."""
     out = team.first(make_folder, config.out)
     inputs = read_inputs(config, progress=progress, team=team)
+    if not team.is_first:
+        return None
     if len(inputs.train.labels) < 2:
         raise InputError("The training part has one row. Readouts need at least two.")
-    requested = list(cases(config, len(inputs.train.labels)))
-    stored = team.first_of_all(Records, out / "records.jsonl")
-    known = team.first(lambda: [stored.get(case_key(case, inputs)) for case in requested])
+    requested, stored = list(cases(config, len(inputs.train.labels))), Records(out / "records.jsonl")
     records: list[Record] = []
-    head: Head | None = None
+    reused, head = 0, None
     with tqdm(total=len(requested), desc="readouts", disable=not progress) as bar:
-        for case, record in zip(requested, known, strict=True):
+        for case in requested:
             words = f"{readout_named(case.readout).title}, {case.budget:,} labels"
             bar.set_postfix_str(words)
+            record = stored.get(case_key(case, inputs))
+            reused += record is not None
             if record is None:
-                record, fitted = solve(case, inputs, team)
+                record, fitted = solve(case, inputs)
                 if case == head_case(config, inputs):
-                    head = team.only_first(_new_head, fitted, case, inputs, out)
-                team.only_first(stored.add, record)
+                    head = _new_head(fitted, case, inputs, out)
+                stored.add(record)
             records.append(record)
             bar.set_postfix_str(f"{words}: {100 * record['accuracy']:.1f} %", refresh=False)
             bar.update()
-    reused = sum(record is not None for record in known)
-    return team.only_first(_finish, config, inputs, records, reused, head, out)
+    return _finish(config, inputs, records, reused, head, out)
 
 
 def _finish(
-    config: TransferConfig, inputs: Inputs, records: list[Record], reused: int, head: Head | None, out: pathlib.Path
+    config: TransferConfig, inputs: Inputs, records: list[Record], reused: int, head: Any, out: pathlib.Path
 ) -> Outcome:
     head = head or _stored_head(config, inputs, out)
     cells = summarize(records)
     note = config.budget_note(len(inputs.train.labels))
-    examination = examine(head, inputs.test.features, inputs.test.labels)
-    summary = summarize_head(config.head_readout, examination)
+    examination = examine(fitted_head(head, inputs.classes), inputs.classes, inputs.test.features, inputs.test.labels)
     write_png(out / "figure.png", draw_budgets(cells, LIGHT))
-    write_page(out / "report.html", transfer_page(inputs, records, head, examination, summary, note))
-    write_page(out / "report.md", transfer_markdown(inputs, records, summary, note, config.command))
-    return Outcome(inputs, records, cells, reused, head, summary, note, out)
+    write_page(out / "report.html", transfer_page(inputs, records, examination, note))
+    write_page(out / "report.md", transfer_markdown(inputs, records, examination, note, config.command))
+    return Outcome(inputs, records, cells, reused, head, examination, note, out)
 
 
 def cases(config: TransferConfig, count: int) -> Iterator[Case]:
@@ -247,36 +224,15 @@ def case_key(case: Case, inputs: Inputs) -> str:
     return fingerprint(parts)
 
 
-def solve(case: Case, inputs: Inputs, team: SingleProcess = SINGLE_PROCESS) -> tuple[Record, Fitted | None]:
-    """Fit one readout and evaluate it on the test part.
-
-    A team does it together where training rows can be spread over ranks. Other readouts run on the first rank alone, and the
-    fitted one is `None` on the others.
-    """
-    readout = readout_named(case.readout).readout
-    training = cast(Training, team.only_first(_training, case, inputs))  # None on the others, which do not look at it
-    fitted: Fitted | None
-    if isinstance(team, AllRanks) and isinstance(readout, LayerReadout):
-        own = _training(case, inputs, team.own(case.budget))
-        fitted, results = _evaluate(lambda: fit_sharded(team.first(readout.plan, training), own, team), inputs)
-    else:
-        fitted, results = team.only_first(lambda: _evaluate(lambda: readout.fit(training), inputs)) or (None, {})
-    return team.first(lambda: _record(case, inputs, team.size, results)), fitted
-
-
-def _evaluate(fit: Callable[[], Fitted], inputs: Inputs) -> tuple[Fitted, Record]:
-    """A fitted readout, and what its record says about it."""
+def solve(case: Case, inputs: Inputs) -> tuple[Record, Fitted]:
+    """Fit one readout and evaluate it on the test part: what is recorded, and the fitted readout."""
+    readout, training = readout_named(case.readout).readout, _training(case, inputs)
     start = time.perf_counter()
-    fitted = fit()
+    fitted = readout.fit(training)
     half = time.perf_counter()
     scores = fitted.scores(inputs.test.features)
     stop = time.perf_counter()
     accuracy, log_loss = quality(scores, inputs.test.labels, fitted.temperature)
-    seconds = {"fit": half - start, "predict": stop - half}
-    return fitted, {"chosen": fitted.chosen, "accuracy": accuracy, "log_loss": log_loss, "seconds": seconds}
-
-
-def _record(case: Case, inputs: Inputs, num_ranks: int, results: Record) -> Record:
     share = case.budget / len(inputs.train.labels)
     return {
         "key": case_key(case, inputs),
@@ -289,53 +245,65 @@ def _record(case: Case, inputs: Inputs, num_ranks: int, results: Record) -> Reco
         "budget": case.budget,
         "seed": case.seed,
         "num_test": len(inputs.test.labels),
-        **results,
-        "seconds": {"features": share * inputs.train.seconds + inputs.test.seconds, **results["seconds"]},
+        "chosen": fitted.chosen,
+        "accuracy": accuracy,
+        "log_loss": log_loss,
+        "seconds": {
+            "features": share * inputs.train.seconds + inputs.test.seconds,
+            "fit": half - start,
+            "predict": stop - half,
+        },
         "threads": torch.get_num_threads(),
-        "ranks": num_ranks,
         "versions": versions(),
-    }
+    }, fitted
 
 
 def head_case(config: TransferConfig, inputs: Inputs) -> Case:
-    """The case whose readout is written as a head."""
-    return Case(config.head_readout, config.budgets_of(len(inputs.train.labels))[-1], 0)
+    """The case whose fitted estimator is written as a head."""
+    return Case(HEAD, config.budgets_of(len(inputs.train.labels))[-1], 0)
 
 
-def _stored_head(config: TransferConfig, inputs: Inputs, out: pathlib.Path) -> Head:
+def _stored_head(config: TransferConfig, inputs: Inputs, out: pathlib.Path) -> Any:
     """The head of an earlier run if it is the same, else a new one."""
+    from ..estimators import load  # which needs scikit-learn
+
     case = head_case(config, inputs)
     try:
-        head = read_head(out / HEAD_FILE)
-        if head.key == case_key(case, inputs):
+        head = load(out / HEAD_FILE)
+        if head.notes_.get("key") == case_key(case, inputs):
             return head
     except FileError:
         pass  # none yet, or none of ours
     return _new_head(readout_named(case.readout).readout.fit(_training(case, inputs)), case, inputs, out)
 
 
-def _new_head(fitted: Fitted | None, case: Case, inputs: Inputs, out: pathlib.Path) -> Head:
-    """A head from a fitted readout, which is written too."""
-    assert fitted is not None
-    assert isinstance(fitted.layer, LocalKernelRidge)
-    layer = unshard(fitted.layer, _training(case, inputs))
-    temperature = left_out_temperature(layer) if fitted.temperature is None else fitted.temperature
-    rows = budget_rows(inputs.train.labels, case.budget, case.seed).tolist()
-    items = [inputs.train.source.describe(row) for row in rows]
-    head = Head(layer, temperature, inputs.classes, items, inputs.backbone, case_key(case, inputs))
-    write_head(out / HEAD_FILE, head)
+def _new_head(fitted: Fitted, case: Case, inputs: Inputs, out: pathlib.Path) -> Any:
+    """The estimator of a fitted readout, which is written too."""
+    head = fitted.estimator
+    head.notes_ = {"input": inputs.kind, "key": case_key(case, inputs)}
+    head.save(out / HEAD_FILE)
     return head
 
 
-def _training(case: Case, inputs: Inputs, part: slice = slice(None)) -> Training:
-    """The training rows of a case, or a part of them."""
+def _training(case: Case, inputs: Inputs) -> Training:
+    """The training rows of a case."""
     features, labels = inputs.train.features, inputs.train.labels
-    if case.budget < len(labels):
-        rows = budget_rows(labels, case.budget, case.seed)[part]
+    if case.budget < len(labels):  # all of them need no copy
+        rows = budget_rows(labels, case.budget, case.seed)
         features, labels = features[rows], labels[rows]
-    else:  # all of them need no copy
-        features, labels = features[part], labels[part]
-    return Training(features, labels, len(inputs.classes), case.seed)
+    training = Training(features, labels, len(inputs.classes), case.seed)
+    return training._replace(classes=inputs.classes, ids=_ids(case, inputs)) if case.readout == HEAD else training
+
+
+def _ids(case: Case, inputs: Inputs) -> list[str]:
+    """What each training row was made from; a file that a manifest names twice is told apart by a number."""
+    seen = Counter[str]()
+    ids = []
+    for row in budget_rows(inputs.train.labels, case.budget, case.seed).tolist():
+        item = inputs.train.source.describe(row)
+        seen[item] += 1
+        ids.append(item if seen[item] == 1 else f"{item} ({seen[item]})")
+    return ids
 
 
 def _settings(readout: str) -> dict[str, Any]:
