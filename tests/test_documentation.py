@@ -111,12 +111,18 @@ def test_public_functions_document_shapes_and_an_example(function):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=page_name)
-def test_code_of_a_page_runs(page, monkeypatch):
-    """The blocks of one page share their names, in order. Words stand in for encoders that would be downloaded."""
+def test_code_of_a_page_runs(page, capsys, monkeypatch):
+    """The blocks of one page share their names, in order. A comment behind a print is what it prints, on any machine.
+
+    Words stand in for encoders that would be downloaded.
+    """
     monkeypatch.setattr(torchkrr.text, "import_library", lambda: encoders)
     scope = {}
     for block in python_blocks(page):
         exec(compile(block, str(page), "exec"), scope)
+    shown = re.findall(r"^print\(.*\)  # (?!for instance: )(.+)$", "".join(python_blocks(page)), flags=re.MULTILINE)
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in shown if line not in printed] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

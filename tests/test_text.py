@@ -183,10 +183,11 @@ def test_a_folder_that_is_not_there_is_an_error(name):
         open_encoder(name)
 
 
-def test_a_file_is_no_encoder(tmp_path):
+def test_a_file_is_no_encoder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(FileError, match=r"model\.safetensors' is a file\. Expected a folder"):
-        open_encoder(tmp_path / "model.safetensors")
+    with pytest.raises(FileError, match=r"The encoder 'model\.safetensors' is a file\. Expected a folder"):
+        open_encoder("model.safetensors")
 
 
 @pytest.mark.parametrize("damage", ["empty", "config", "weights"])

@@ -417,7 +417,7 @@ class DenseRegressor:
     def inverse(self, last: int | None = None) -> Tensor:
         """The inverse `(N, N)`, projected if there is a trend; or its block of the `last` centers, `(last, last)`.
 
-        The inverse of the last block of a Cholesky factor is the last block of the inverse: it costs the cube of its own size.
+        The last block of the inverse comes from the last block of the Cholesky factor: it costs the cube of its own size.
         """
         start = 0 if last is None else self.system.factor.upper.shape[-1] - last
         inverse = torch.cholesky_inverse(self.system.factor.upper[start:, start:], upper=True)

@@ -4,8 +4,8 @@ With weights $W$ of the rows and $W^{1/2} K W^{1/2} = Q S Q^\top$ the inverse is
 
 $$ A^{-1} = (K + \lambda W^{-1})^{-1} = B\,(S + \lambda I)^{-1} B^\top, \qquad B = W^{1/2} Q, $$
 
-and with a constant trend, $u = A^{-1}1$, it becomes $P = A^{-1} - u u^\top / 1^\top u$. The residual of row $i$ in a fit without it
-is $[Py]_i / P_{ii}$.
+and with a constant trend, $u = A^{-1}1$, it becomes $P = A^{-1} - u u^\top / 1^\top u$. The residual of row $i$ in a fit
+without it is $[Py]_i / P_{ii}$.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ class KernelSpectrum:
             total = trend.sum(0)
             solved = solved - trend.unsqueeze(2) * (solved.sum(0) / total.unsqueeze(1))
             diagonal = diagonal - trend.square() / total
-        return solved / diagonal.unsqueeze(2)
+        residuals: Tensor = solved / diagonal.unsqueeze(2)
+        return residuals
 
     def _solve(self, inverse: Tensor, rhs: Tensor) -> Tensor:
         """$A^{-1} B$ for every ridge, `(N, R, C)`."""
         projected = inverse.unsqueeze(2) * (self.basis.T @ rhs).unsqueeze(1)
-        return (self.basis @ projected.flatten(1)).unflatten(1, projected.shape[1:])
+        solved: Tensor = (self.basis @ projected.flatten(1)).unflatten(1, projected.shape[1:])
+        return solved

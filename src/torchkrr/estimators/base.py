@@ -55,6 +55,7 @@ class KernelRidgeBase(BaseEstimator):
     Attributes:
         encoder_: how each column of the table is encoded.
         predictor_: the training rows, and the ensemble of kernels (its `members`) that predicts from them.
+        candidates_: what was tried, the best first, with its loss on rows that were left out.
     """
 
     _dense = False
@@ -156,11 +157,12 @@ class KernelRidgeBase(BaseEstimator):
                 rows = rows._replace(values=(values - offset) / unit)
                 unfitted = Predictor(rows, (), offset, unit, request.seed, model if isinstance(model, ModelPrior) else None)
                 if unfitted.prior is None:
-                    members, prior = choose(unfitted.centers, request, unfitted.groups)
+                    choice = choose(unfitted.centers, request, unfitted.groups)
                 else:
-                    members, prior = choose_for_model(unfitted.left_over, request), unfitted.prior
-                unfitted.members, unfitted.prior = members, prior
-                self.predictor_ = Predictor(rows, members, offset, unit, request.seed, prior)
+                    choice = choose_for_model(unfitted.left_over, request)
+                prior = choice.prior or unfitted.prior
+                self.predictor_ = Predictor(rows, choice.members, offset, unit, request.seed, prior)
+                self.candidates_ = sorted(choice.tried.items(), key=lambda one: one[1])
             self._ids = given_ids
             self._describe()
             if request is not None:

@@ -1,8 +1,8 @@
 """Choose kernels and prior for classes: many candidates, judged by the calibrated log loss of rows that are left out.
 
 A few hundred rows screen every kernel, lengthscale and ridge, with and without the prior, in closed form from one
-eigendecomposition a kernel matrix. The best go on to up to 2000 rows, and are mixed in the shares that lower the loss. Where
-rows are too many for one factorization, the best are tried again on the nearest rows of each query, with every number of them.
+eigendecomposition a kernel matrix. The best go on to more rows, and are mixed in the shares that lower the loss. Where rows
+are too many for one factorization, the best are tried again on the nearest rows of each query, with every number of them.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ MAPPED_AT_ONCE = 8192
 class Family(NamedTuple):
     """A kernel up to its lengthscale."""
 
+    name: str
     profile: Kernel
     transform: Transform | None
     factors: tuple[float, ...] = FACTORS
@@ -104,16 +105,19 @@ class Judge:
         return surprise(slope * scores, targets, self.multilabel)
 
 
+Tried = dict[str, float]  # loss of left-out rows
+
+
 class Choice(NamedTuple):
     members: tuple[Member, ...]
     prior: bool
-    table: tuple[tuple[str, float], ...]  # what was tried, and its loss
+    tried: Tried
 
 
 def families(points: Tensor, kernel: Kernel | str | None) -> list[Family]:
     """The kernels to try, their maps fitted; a kernel of the caller's own as it is."""
     if isinstance(kernel, Kernel):
-        return [Family(kernel, None, (1.0,))]
+        return [Family("own", kernel, None, (1.0,))]
     few = points[shuffled_rows(len(points), FITTED_ROWS, 0, points.device)].double()
     if kernel is not None:
         return [family_named(kernel if few.shape[1] <= WIDE else f"unit {kernel}", few)]
@@ -138,7 +142,7 @@ def family_named(name: str, points: Tensor) -> Family:
         transform = UnitNorm()
     else:
         transform = Standardize() if kind == "plain" else Concatenate(Standardize(), RankTransform())
-    return Family(PROFILES[profile](), transform.fit(points))
+    return Family(name, PROFILES[profile](), transform.fit(points))
 
 
 @torch.no_grad()
@@ -172,17 +176,30 @@ def choose_for_classes(
     local = (num_neighbors is not None and num_neighbors < count) or count > MOST_DENSE
     if local:
         return _choose_local(sorted(final, key=lambda c: c.loss), centers, num_neighbors, prior, priors, judge, ridge, seed)
-    mixes = []
+    mixes, tried = [], _tried(final, prior)
     for use in priors:
         own = [candidate for candidate in final if candidate.prior == use]
         alone = _prior_scores(prior, centers.values, order) if use else None
         mixes.append((*_mix(own, alone, judge, order), own, use))
+        if alone is not None:
+            tried["the prior alone"] = float(judge.losses(alone.unsqueeze(1), order))
     loss, shares, own, use = min(mixes, key=lambda mix: mix[0])
     chosen = sorted((at for at in range(len(own)) if shares[at] > 0), key=lambda at: -shares[at])
     if not chosen:  # the prior alone; a kernel still says how far a row is from the others
         chosen = [min(range(len(own)), key=lambda at: own[at].loss)]
     members = tuple(Member(own[at].family.kernel(own[at].log), own[at].ridge, None, shares[at]) for at in chosen)
-    return Choice(members, use, ())
+    if len(members) > 1 or shares[chosen[0]] != 1:
+        tried["the mixture"] = loss
+    return Choice(members, use, tried)
+
+
+def _tried(candidates: Sequence[Candidate], prior: FittedRidge | None) -> Tried:
+    """The best loss of each kernel, with and without the prior."""
+    best: Tried = {}
+    for candidate in candidates:
+        name = candidate.family.name + (f" + {prior.prior.name}" if candidate.prior and prior is not None else "")
+        best[name] = min(candidate.loss, best.get(name, float("inf")))
+    return best
 
 
 def _screen(
@@ -306,21 +323,17 @@ def _choose_local(
     rows = shuffled_rows(len(centers.points), LOCAL_ROWS, seed + 1, centers.points.device)
     residuals = centers.values if prior is None else prior.left_out()
     counts = [min(num_neighbors or most, len(centers.points) - 1) for most in ((0,) if num_neighbors else NEIGHBORS)]
-    best: tuple[float, Candidate, int, Tensor | None, Tensor] | None = None
+    found: list[tuple[Candidate, int, Tensor | None]] = []
     for finalist in _best_of_each(ranked, LOCAL_FINALISTS):
         some = shuffled_rows(len(centers.points), FITTED_ROWS, seed, rows.device)
         rotation = principal_directions(finalist.family.mapped(centers.points[some]), PRINCIPAL)
-        for candidate, count in _local_candidates(
-            finalist, centers, rows, residuals, rotation, counts, priors, judge, given
-        ):
-            if best is None or candidate.loss < best[0]:
-                best = candidate.loss, candidate, count, rotation, rows
-    assert best is not None
-    _, candidate, count, rotation, _ = best
+        candidates = _local_candidates(finalist, centers, rows, residuals, rotation, counts, priors, judge, given)
+        found += [(candidate, count, rotation) for candidate, count in candidates]
+    candidate, count, rotation = min(found, key=lambda one: one[0].loss)
     if rotation is not None and not _keeps_all(candidate, centers, rows, residuals, rotation, count, judge):
         rotation = None
     member = Member(candidate.family.kernel(candidate.log, rotation), candidate.ridge, count, 1.0, True)
-    return Choice((member,), candidate.prior, ())
+    return Choice((member,), candidate.prior, _tried([one for one, *_ in found], prior))
 
 
 def principal_directions(mapped: Tensor, most: int) -> Tensor | None:
@@ -328,7 +341,8 @@ def principal_directions(mapped: Tensor, most: int) -> Tensor | None:
     if mapped.shape[1] <= most or len(mapped) <= most:
         return None
     centered = mapped - mapped.mean(0)
-    return torch.linalg.eigh(centered.T @ centered).eigenvectors.T.flip(0)[:most].contiguous()
+    directions: Tensor = torch.linalg.eigh(centered.T @ centered).eigenvectors.T.flip(0)
+    return directions[:most].contiguous()
 
 
 def _local_candidates(

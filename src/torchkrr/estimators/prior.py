@@ -47,7 +47,8 @@ class Hat(NamedTuple):
     def left_out_together(self) -> Tensor:
         """Residuals `(n, C)` of these rows in the fit without all of them."""
         hat = (self.roots @ self.roots.T) * self.weights
-        return torch.linalg.solve(torch.eye(len(hat), dtype=hat.dtype) - hat, self.residuals)
+        residuals: Tensor = torch.linalg.solve(torch.eye(len(hat), dtype=hat.dtype) - hat, self.residuals)
+        return residuals
 
     def of_sum(self, inverse: Tensor) -> Tensor:
         r"""Residuals `(n, C)` of the sum of prior and kernel without each row.
