@@ -7,9 +7,9 @@ import textwrap
 
 import pytest
 import torch
+from tests import encoders
 
 import torchkrr
-from tests import encoders
 from torchkrr import functional, kernels, losses, neighbors, tuning
 
 ROOT = pathlib.Path(__file__).parents[1]

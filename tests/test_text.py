@@ -209,9 +209,7 @@ def test_a_download_that_fails_is_an_error_that_says_what_else_can_be_done(monke
             raise OSError("We couldn't connect\nto the hub.")
 
     monkeypatch.setattr(text, "import_library", Library)
-    with pytest.raises(
-        FileError, match=r"owner/no-such-encoder cannot be loaded: We couldn't connect to the hub\. Exp"
-    ):
+    with pytest.raises(FileError, match=r"owner/no-such-encoder cannot be loaded: We couldn't connect to the hub\. Exp"):
         open_encoder("owner/no-such-encoder")
 
 
