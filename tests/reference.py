@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -385,6 +386,53 @@ def hierarchical_kernel_ridge(
     rest = values - coarse_part(centers)
     local = local_kernel_ridge(query, centers, rest, rows, profile=profile, ridge=ridge, trend=trend, fade=True)
     return coarse_part(query) + local
+
+
+# A prior and kernels on what it leaves over.
+
+
+class Sum(NamedTuple):
+    """Every row that there is; the rows that a fit uses are picked from them."""
+
+    features: np.ndarray | None  # (N, P) of the prior, which is ridge regression; None without one
+    prior_ridge: float
+    members: list[tuple[Profile, np.ndarray, float, float]]  # profile, embedded rows (N, E), ridge, share
+    values: np.ndarray  # (N, C)
+    weights: np.ndarray  # (N,)
+    groups: np.ndarray  # (N,): rows that are left out together
+
+
+def ridge_regression(problem: Sum, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """`(Q, C)`: the prior fitted to some rows; weighted, its intercept not penalized; from the normal equations."""
+    if problem.features is None:
+        return np.zeros((len(query), problem.values.shape[1]))
+    design = np.column_stack((problem.features, np.ones(len(problem.features))))
+    known, weights = design[rows], problem.weights[rows, None]
+    penalty = problem.prior_ridge * np.diag(np.append(np.ones(design.shape[1] - 1), 0.0))
+    solution = np.linalg.solve(known.T @ (weights * known) + penalty, known.T @ (weights * problem.values[rows]))
+    return design[query] @ solution
+
+
+def prior_and_kernels(problem: Sum, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """`(Q, C)`: fitted to some rows, of which each is left out of the prior, with its group, for its own residual."""
+    rest = np.zeros((len(rows), problem.values.shape[1]))
+    for group in np.unique(problem.groups[rows]):
+        own = problem.groups[rows] == group
+        rest[own] = problem.values[rows[own]] - ridge_regression(problem, rows[own], rows[~own])
+    prediction = ridge_regression(problem, query, rows)
+    for profile, points, ridge, share in problem.members:
+        choices = {"profile": profile, "ridge": ridge / problem.weights[rows], "trend": "constant"}
+        prediction = prediction + share * kernel_ridge(points[query], points[rows], rest, **choices)
+    return prediction
+
+
+def leave_out_of_sum(problem: Sum) -> np.ndarray:
+    """`(N, C)`: every row predicted by a fit without its group."""
+    predictions = np.zeros_like(problem.values)
+    for group in np.unique(problem.groups):
+        out = problem.groups == group
+        predictions[out] = prior_and_kernels(problem, out.nonzero()[0], (~out).nonzero()[0])
+    return predictions
 
 
 def _rows(ridge: float | np.ndarray, rows: np.ndarray) -> float | np.ndarray:

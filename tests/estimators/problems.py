@@ -1,6 +1,8 @@
-"""Small tables with a function behind them."""
+"""Small tables with a function behind them, and fitted estimators in the terms of the reference."""
 
 import numpy as np
+import torch
+from tests import reference
 
 
 def smooth_table(count=120, features=3, seed=0, noise=0.05):
@@ -14,3 +16,23 @@ def two_classes(count=160, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(count, 2))
     return X, np.where(X[:, 0] * X[:, 1] + 0.2 * rng.normal(size=count) > 0, "same", "other")
+
+
+@torch.no_grad()
+def reference_of(model, groups=None):
+    """The different rows of a fitted estimator, and what was chosen, for the loops of `tests.reference`."""
+    predictor = model.predictor_
+    centers, prior = predictor.centers, predictor.prior
+    points = centers.points
+    members = [
+        (reference.PROFILES[type(member.kernel).__name__], member.kernel.embed(points).numpy(), member.ridge, member.share)
+        for member in predictor.members
+    ]
+    return reference.Sum(
+        features=None if prior is None else prior.features(points).double().numpy(),
+        prior_ridge=0.0 if prior is None else prior.ridge,
+        members=members,
+        values=centers.values.numpy(),
+        weights=centers.weights.numpy(),
+        groups=np.arange(len(points)) if groups is None else np.asarray(groups)[predictor.first_rows],
+    )

@@ -120,9 +120,22 @@ def test_classifier_takes_and_forgets_rows():
     assert model.partial_fit(QUERY + 3, ["sideways"] * 40).classes_.tolist() == ["down", "sideways", "up"]
     assert (model.predict(QUERY + 3) == "sideways").all()
     assert np.abs(model.forget(label="sideways").predict_proba(QUERY)[:, [0, 2]] - before).max() < 0.01
-    named = LocalKernelRidgeClassifier(5, alpha=0.1, kernel="matern32", metric=None)
-    named.partial_fit(X[:20], labels[:20], classes=["down", "sideways", "up"]).partial_fit(X[20:22], ["sideways"] * 2)
-    assert named.predict(X[20:21]).tolist() == ["sideways"]
+
+
+def test_classes_may_be_named_before_they_have_rows():
+    labels = np.where(Y > 0, "up", "down")
+    named, added = LocalKernelRidgeClassifier(), LocalKernelRidgeClassifier()
+    named.partial_fit(X[:60], labels[:60], classes=["down", "sideways", "up"])
+    added.partial_fit(X[:60], labels[:60])
+    np.testing.assert_allclose(named.predict_proba(QUERY)[:, [0, 2]], added.predict_proba(QUERY), atol=0.01)
+    assert named.predict_proba(QUERY)[:, 1].max() < 0.01
+    assert named.leave_one_out()[0][:, 1].max() < 0.01
+    for model in (named, added):
+        model.partial_fit(X[60:65] + 5, ["sideways"] * 5)
+        assert (model.predict(X[60:65] + 5) == "sideways").all()
+    np.testing.assert_allclose(named.predict_proba(QUERY), added.predict_proba(QUERY), atol=1e-10)
+    with pytest.raises(InputError, match=r"labels that are not among the classes \['up', 'within'\]: \['down'\]"):
+        LocalKernelRidgeClassifier().partial_fit(X, labels, classes=["up", "within"])
 
 
 def test_too_many_rows_for_one_factorization_are_said_and_counted(monkeypatch):

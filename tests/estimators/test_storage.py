@@ -148,18 +148,33 @@ def test_a_truncated_file_is_an_error(small, tmp_path, kept):
         estimators.load(path)
 
 
+@pytest.mark.parametrize("length", [0x10280, 0x10480, 0x10580, 0x8B1F], ids=["pickle 2", "pickle 4", "pickle 5", "gzip"])
+def test_a_header_whose_length_looks_like_another_format_is_a_header(small, tmp_path, length):
+    small.save(tmp_path / "model.krr")
+    whole = (tmp_path / "model.krr").read_bytes()
+    end = 8 + int.from_bytes(whole[:8], "little")
+    padded = length.to_bytes(8, "little") + whole[8:end].ljust(length) + whole[end:]
+    (tmp_path / "padded.krr").write_bytes(padded)
+    assert_same(everything(estimators.load(tmp_path / "padded.krr"), X[:3]), everything(small, X[:3]))
+    for kept, message in ((2, ""), (7, "cut off"), (8, "cut off"), (9, "cut off"), (length, "cut off"), (-1, "damaged")):
+        (tmp_path / "cut.krr").write_bytes(padded[:kept])
+        with pytest.raises(FileError, match=rf"cut\.krr is {message}.*not a model"):
+            estimators.load(tmp_path / "cut.krr")
+
+
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
         (b"", "is empty"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "a PNG picture"),
         (pickle.dumps({"a": 1}), "a pickle"),
+        (pickle.dumps(None), "a pickle"),
         (b"price,area\n1,2\n", "begins with the text 'price,ar'"),
         (safetensors.torch.save({"a": torch.zeros(3)}), "safetensors file, but not a torchkrr model"),
         (safetensors.torch.save({"a": torch.zeros(3)}, {"torchkrr": "[1]"}), "not a torchkrr model"),
         (safetensors.torch.save({"a": torch.zeros(3)}, {"torchkrr": "{"}), "not a torchkrr model"),
     ],
-    ids=["empty", "png", "pickle", "csv", "safetensors", "other header", "broken header"],
+    ids=["empty", "png", "pickle", "small pickle", "csv", "safetensors", "other header", "broken header"],
 )
 def test_a_foreign_file_is_named(tmp_path, contents, message):
     path = tmp_path / "foreign.krr"

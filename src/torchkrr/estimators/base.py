@@ -49,6 +49,12 @@ class Explanation:
         return iter((self.indices, self.weights))
 
 
+def _without_idle_outputs(centers: Centers) -> Centers:
+    """Without outputs that are zero everywhere, such as classes that are still to come."""
+    some = centers.values.abs().amax(0) > 0
+    return centers if bool(some.all() | ~some.any()) else centers._replace(values=centers.values[:, some])
+
+
 class KernelRidgeBase(BaseEstimator):
     """Fitting, growing, shrinking and explaining; a subclass reads `y` and says what is predicted.
 
@@ -155,13 +161,14 @@ class KernelRidgeBase(BaseEstimator):
                 centers = different_points(rows)
                 offset, unit = self._unit(centers)
                 rows = rows._replace(values=(values - offset) / unit)
-                unfitted = Predictor(rows, (), offset, unit, request.seed, model if isinstance(model, ModelPrior) else None)
-                if unfitted.prior is None:
-                    choice = choose(unfitted.centers, request, unfitted.groups)
+                predictor = Predictor(rows, (), offset, unit, request.seed, model if isinstance(model, ModelPrior) else None)
+                if predictor.prior is None:
+                    choice = choose(_without_idle_outputs(predictor.centers), request, predictor.groups)
+                    predictor.members, predictor.prior = choice.members, choice.prior
                 else:
-                    choice = choose_for_model(unfitted.left_over, request)
-                prior = choice.prior or unfitted.prior
-                self.predictor_ = Predictor(rows, choice.members, offset, unit, request.seed, prior)
+                    choice = choose_for_model(predictor.left_over, request)
+                    predictor.members = choice.members
+                self.predictor_ = predictor
                 self.candidates_ = sorted(choice.tried.items(), key=lambda one: one[1])
             self._ids = given_ids
             self._describe()
@@ -274,11 +281,11 @@ class KernelRidgeBase(BaseEstimator):
         return Explanation(indices, weights, prior.numpy(), None if self._ids is None else self._ids[indices])
 
     def error_indicator(self, X: Any) -> Array:
-        """The power function: how far each row is from the training rows, `(Q, D)` to `(Q,)`; 0 at one, about 1 far from all."""
+        """The power function: how far each row is from the training rows, `(Q, D)` to `(Q,)`; about 1 far from all."""
         query = self._query(X)
         with self._threads():
             variance = self.predictor_.predict_with_variance(query).variance
-        return (variance - self.predictor_.ridge).clamp_min(0).sqrt().numpy()  # type: ignore[no-any-return]
+        return (variance - self.predictor_.ridge).clamp_min(0).sqrt().numpy()
 
     def typicality(self, X: Any) -> Array:
         """The share of (up to 2000) training rows, each left out, with as large an error indicator, `(Q, D)` to `(Q,)`."""
@@ -288,13 +295,13 @@ class KernelRidgeBase(BaseEstimator):
         with self._threads():
             left_out = self.predictor_.leave_out()[0].variance
         known = np.sort((left_out - self.predictor_.ridge).clamp_min(0).sqrt().numpy())
-        return 1 - np.searchsorted(known, indicators) / len(known)  # type: ignore[no-any-return]
+        return 1 - np.searchsorted(known, indicators) / len(known)
 
     def leave_one_out(self) -> tuple[Array, Array] | None:
         """Predictions for up to 2000 different training rows without them, and their targets; `None` below three rows.
 
-        Rows that agree in every feature are one, with the mean of their targets, and left out together. Of a classifier,
-        probabilities and the share of each class.
+        They are in the order in which the rows were given. Rows that agree in every feature are one, with the mean of their
+        targets, and left out together. Of a classifier, probabilities and the share of each class.
 
         Shape:
             - predictions, targets: `(n, C)`
@@ -303,8 +310,9 @@ class KernelRidgeBase(BaseEstimator):
         if len(self.predictor_.centers.points) < FEWEST:
             return None
         with self._threads():
-            means = self.predictor_.leave_out()[0].mean
-        return self._outputs(means).numpy(), self.predictor_.in_units(self.predictor_.sample.centers.values).numpy()
+            means, sample = self.predictor_.leave_out()[0].mean, self.predictor_.sample
+        order = self.predictor_.first_rows[sample.which].argsort()
+        return self._outputs(means[order]).numpy(), self.predictor_.in_units(sample.centers.values[order]).numpy()
 
     def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
         """The nearest training rows in the metric of the kernel (of the one with the largest share).

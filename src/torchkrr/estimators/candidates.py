@@ -179,7 +179,7 @@ def choose_for_classes(
     mixes, tried = [], _tried(final, prior)
     for use in priors:
         own = [candidate for candidate in final if candidate.prior == use]
-        alone = _prior_scores(prior, centers.values, order) if use else None
+        alone = _offset(centers.values, prior, use, order) if use else None
         mixes.append((*_mix(own, alone, judge, order), own, use))
         if alone is not None:
             tried["the prior alone"] = float(judge.losses(alone.unsqueeze(1), order))
@@ -214,15 +214,16 @@ def _screen(
     """Every lengthscale and ridge on some rows."""
     mapped, values, weights = family.mapped(centers.points[rows]), centers.values[rows], centers.weights[rows]
     # What the prior leaves over is taken as it is: how it depends on a row that is left out counts in the next round.
-    residuals = [values if not use else prior.hat(rows).left_out() for use in priors]  # type: ignore[union-attr]
-    known = torch.stack(residuals, dim=1)  # (n, P, C)
+    hat = None if prior is None else prior.hat(rows)
+    pairs = [(values, torch.zeros_like(values)) if not use else _with_prior(values, hat) for use in priors]
+    known, offsets = (torch.stack(column, dim=1) for column in zip(*pairs, strict=True))  # (n, P, C)
     distances = squared_distances(mapped, mapped).sqrt()
     start = first_log(mapped) if family.transform is not None else torch.zeros(1, dtype=torch.float64)
     logs, scores = [start + math.log(factor) for factor in family.factors], []
     for log in logs:
         spectrum = KernelSpectrum(family.profile.profile(distances * torch.exp(-log)), weights)
         left_out = spectrum.leave_one_out(known.flatten(1), ridges).unflatten(2, known.shape[1:])  # (n, R, P, C)
-        scores.append(values[:, None, None] - left_out)
+        scores.append((offsets + known).unsqueeze(1) - left_out)
     table = torch.stack(scores, dim=1).nan_to_num(0.0)  # (n, L, R, P, C)
     losses = judge.losses(table.flatten(1, 3), rows).view(table.shape[1:4])
     return [
@@ -230,6 +231,12 @@ def _screen(
         for i, j in itertools.product(range(len(logs)), range(len(ridges)))
         for k, use in enumerate(priors)
     ]
+
+
+def _with_prior(values: Tensor, hat: Hat | None) -> tuple[Tensor, Tensor]:
+    """What the kernel predicts of some rows, and what the prior alone predicts of them without themselves."""
+    assert hat is not None
+    return hat.targets(), values - hat.left_out()
 
 
 def _left_out(inverse: Tensor, values: Tensor, hat: Hat | None, priors: Sequence[bool]) -> list[Tensor]:
@@ -283,11 +290,6 @@ def _refit(
     return found
 
 
-def _prior_scores(prior: FittedRidge | None, values: Tensor, rows: Tensor) -> Tensor:
-    assert prior is not None
-    return values[rows] - prior.hat(rows).left_out()
-
-
 def _mix(candidates: list[Candidate], alone: Tensor | None, judge: Judge, rows: Tensor) -> tuple[float, list[float]]:
     """Loss and shares of the candidates that are best together: the one that lowers the loss most is added, again and again.
 
@@ -321,16 +323,15 @@ def _choose_local(
 ) -> Choice:
     """One kernel on the nearest rows of each query."""
     rows = shuffled_rows(len(centers.points), LOCAL_ROWS, seed + 1, centers.points.device)
-    residuals = centers.values if prior is None else prior.left_out()
     counts = [min(num_neighbors or most, len(centers.points) - 1) for most in ((0,) if num_neighbors else NEIGHBORS)]
     found: list[tuple[Candidate, int, Tensor | None]] = []
     for finalist in _best_of_each(ranked, LOCAL_FINALISTS):
         some = shuffled_rows(len(centers.points), FITTED_ROWS, seed, rows.device)
         rotation = principal_directions(finalist.family.mapped(centers.points[some]), PRINCIPAL)
-        candidates = _local_candidates(finalist, centers, rows, residuals, rotation, counts, priors, judge, given)
+        candidates = _local_candidates(finalist, centers, rows, prior, rotation, counts, priors, judge, given)
         found += [(candidate, count, rotation) for candidate, count in candidates]
     candidate, count, rotation = min(found, key=lambda one: one[0].loss)
-    if rotation is not None and not _keeps_all(candidate, centers, rows, residuals, rotation, count, judge):
+    if rotation is not None and not _keeps_all(candidate, centers, rows, prior, rotation, count, judge):
         rotation = None
     member = Member(candidate.family.kernel(candidate.log, rotation), candidate.ridge, count, 1.0, True)
     return Choice((member,), candidate.prior, _tried([one for one, *_ in found], prior))
@@ -349,7 +350,7 @@ def _local_candidates(
     finalist: Candidate,
     centers: Centers,
     rows: Tensor,
-    residuals: Tensor,
+    prior: FittedRidge | None,
     rotation: Tensor | None,
     counts: Sequence[int],
     priors: Sequence[bool],
@@ -361,8 +362,8 @@ def _local_candidates(
     index = ExactIndex()
     index.build(mapped)
     indices = index.search(mapped[rows], max(counts), exclude=rows).indices
-    values = torch.cat([residuals if use else centers.values for use in priors], dim=1).float()
-    offsets = [centers.values[rows] - residuals[rows] if use else 0.0 for use in priors]
+    values = torch.cat([_left_over(centers.values, prior, use) for use in priors], dim=1).float()
+    offsets = [_offset(centers.values, prior, use, rows) for use in priors]
     equal, found = bool((centers.weights == 1).all()), []
     for factor in LOCAL_FACTORS if len(finalist.family.factors) > 1 else (1.0,):
         log = finalist.log + math.log(factor)
@@ -372,12 +373,22 @@ def _local_candidates(
             options = SolveOptions(profile, ridge if equal else ridge / centers.weights, "constant")
             means = _paths(mapped, rows, values, indices, options, counts)
             for use, offset, own in zip(priors, offsets, means.chunk(len(priors), dim=2), strict=True):
-                scores = own.double() + (offset if isinstance(offset, float) else offset.unsqueeze(1))
+                scores = own.double() + offset.unsqueeze(1)
                 losses = judge.losses(scores, rows)
                 at = int((losses <= losses.min() * (1 + NEARLY)).nonzero()[0])
                 candidate = Candidate(finalist.family, log, ridge, use, scores[:, at], float(losses[at]))
                 found.append((candidate, counts[at]))
     return found
+
+
+def _left_over(values: Tensor, prior: FittedRidge | None, use: bool) -> Tensor:
+    """What the kernel predicts."""
+    return values if not use or prior is None else prior.left_out()
+
+
+def _offset(values: Tensor, prior: FittedRidge | None, use: bool, rows: Tensor) -> Tensor:
+    """What the prior, if it is used, predicts of some rows without themselves, `(n, C)`."""
+    return torch.zeros_like(values[rows]) if not use or prior is None else values[rows] - prior.errors(rows)
 
 
 def _paths(
@@ -393,13 +404,19 @@ def _paths(
 
 
 def _keeps_all(
-    candidate: Candidate, centers: Centers, rows: Tensor, residuals: Tensor, rotation: Tensor, count: int, judge: Judge
+    candidate: Candidate,
+    centers: Centers,
+    rows: Tensor,
+    prior: FittedRidge | None,
+    rotation: Tensor,
+    count: int,
+    judge: Judge,
 ) -> bool:
     """Whether the principal directions predict left-out rows as well as all of them do, up to one standard error."""
     some = shuffled_rows(len(centers.points), COMPARED_ROWS, 2, rows.device)
     own = torch.arange(min(len(rows), len(some)))
-    values = (residuals if candidate.prior else centers.values)[some].float()
-    offset = (centers.values - residuals)[some[own]] if candidate.prior else 0.0
+    values = _left_over(centers.values, prior, candidate.prior)[some].float()
+    offset = _offset(centers.values, prior, candidate.prior, some[own])
     profile = scaled(candidate.family.profile, candidate.log)
     profile.input_transform = None
     weights = centers.weights[some]

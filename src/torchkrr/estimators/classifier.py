@@ -16,12 +16,13 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..kernels import Kernel
+from ..nn.prior import lifted
 from ..tuning.calibration import ClassCalibration, calibrate_classes, no_calibration
 from ..tuning.scores import Loss
 from .base import KernelRidgeBase
 from .encoding import Array, Centers
 from .predictor import FEWEST, Predictor
-from .prior import ModelPrior, lifted
+from .prior import ModelPrior
 from .selection import Metric
 
 
@@ -102,7 +103,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         Args:
             rows: their numbers, in the order in which rows were given; those after a forgotten one move up.
             ids: their names instead.
-            label: every row of this class instead. The class stays, and is hardly ever predicted.
+            label: every row of this class instead. The class stays, but is not predicted as long as it has no row.
         """
         if label is None:
             return super().forget(rows, ids=ids)
@@ -121,7 +122,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         check_is_fitted(self)
         probabilities = self.predict_proba(X)
         if self._multilabel:
-            return (probabilities > 0.5).astype(np.int64)  # type: ignore[no-any-return]
+            return (probabilities > 0.5).astype(np.int64)
         return self.classes_[probabilities.argmax(1)]  # type: ignore[no-any-return]
 
     def predict_proba(self, X: Any) -> Array:
@@ -152,10 +153,10 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         if rank > known:  # too few rows to say
             return np.ones_like(probabilities, dtype=bool)
         largest = float(ordered[int((counts < rank - 1e-9).sum())])
-        return probabilities >= 1 - largest - 1e-9  # type: ignore[no-any-return]
+        return probabilities >= 1 - largest - 1e-9
 
     def _surprises(self) -> tuple[Tensor, Tensor]:
-        """One minus the probabilities of the right classes of left-out rows, sorted, and how many rows there are up to each."""
+        """One minus the probabilities of the right classes of left-out rows, sorted, and how many rows are up to each."""
         scores, targets, counts = self._left_out()
         parts = targets * counts.unsqueeze(1)  # rows of a center may differ in their class
         ordered, order = (1 - self.calibration_.probabilities(scores)).flatten().sort()
@@ -170,7 +171,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         if len(self.predictor_.centers.points) >= FEWEST:
             means.append(centers.mean.double())
             targets.append(sample.centers.values)
-            counts.append(torch.ones(len(sample.which), dtype=torch.float64))
+            counts.append(self.predictor_.group_shares)
         return torch.cat(means), torch.cat(targets), torch.cat(counts)
 
     def _calibrate(self) -> None:
@@ -178,7 +179,16 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
             self.calibration_ = no_calibration(len(self.classes_), self._multilabel)
             return
         scores, targets, counts = self._left_out()
-        self.calibration_ = calibrate_classes(scores, targets, counts, multilabel=self._multilabel)
+        known = self._known_classes()
+        found = calibrate_classes(scores[:, known], targets[:, known], counts, multilabel=self._multilabel)
+        bias = torch.zeros(len(known), dtype=torch.float64).masked_scatter(known, found.bias)
+        self.calibration_ = found._replace(bias=bias)
+
+    def _known_classes(self) -> Tensor:
+        """Which classes have a row, `(C,)`; one that is to come is predicted as if it were not there."""
+        if self._multilabel or isinstance(self.predictor_.prior, ModelPrior):
+            return torch.ones(len(self.classes_), dtype=torch.bool)
+        return self.predictor_.centers.values.amax(0) > 0
 
     def _targets_of_model(self, scores: Tensor, values: Tensor) -> Tensor:
         super()._targets_of_model(scores, values)
@@ -266,7 +276,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         self.calibration_ = ClassCalibration(float(plain["temperature"]), bias, self._multilabel, plain.get("doubt", 0.0))
 
     def _outputs(self, means: Tensor) -> Tensor:
-        return self.calibration_.probabilities(means)
+        return self.calibration_.probabilities(means.masked_fill(~self._known_classes(), -math.inf))
 
     def _unit(self, centers: Centers) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(centers.values[0]), torch.ones_like(centers.values[0])

@@ -14,6 +14,7 @@ leaves its copies out too.
 How far the values of copies lie apart is noise, whatever the function is: each center keeps the squares of what its values
 differ from their mean, and how many of its rows are free to differ. Where the values of all copies agree, they may be one
 observation written several times, or a weight, and none is free; unless there are so few points that nothing else is known.
+Nor are rows free that are all of one group.
 """
 
 from __future__ import annotations
@@ -415,17 +416,21 @@ def different_points(rows: Rows) -> Centers:
     # What is left of equal values after rounding is no difference.
     apart = torch.where(apart.abs() > ROUNDING * values.abs().amax(0), apart, 0.0)
     scatter = totals.index_add(0, index, weights.unsqueeze(1) * apart.square())
+    groups = rows.groups[used]
+    one_group = (groups >= 0) & (groups == groups[torch.from_numpy(first)][index])
+    # Rows of one group do not vouch for each other, so none of them is free.
+    vouched = torch.zeros_like(sums).index_add_(0, index, (~one_group).double()) > 0
+    scatter = scatter * vouched.unsqueeze(1)
     is_noise_known = count < FEW_POINTS or bool(scatter.any())
-    freedom = (sums - 1).clamp_min(0) if is_noise_known else torch.zeros_like(sums)
+    freedom = (sums - 1).clamp_min(0) * vouched if is_noise_known else torch.zeros_like(sums)
     return Centers(different, means, sums, of_row, scatter, freedom)
 
 
 def _first_of_each(points: Array) -> tuple[Array, Array]:
-    """The first row of each different point, in the order of the rows, and for each row which of them it is."""
+    """The first row of each different point, in the order of their digests, and for each row which of them it is."""
     digests = np.array([hashlib.blake2b(row + 0.0, digest_size=16).digest() for row in points], dtype="S16")  # no minus zero
     _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
-    order = first.argsort()
-    return first[order], order.argsort()[inverse.reshape(-1)]
+    return first, inverse.reshape(-1)
 
 
 def groups_of(rows: Rows, centers: Centers) -> Groups | None:

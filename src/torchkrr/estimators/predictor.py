@@ -37,7 +37,7 @@ from ..kernels import Kernel
 from ..neighbors import ExactIndex, nearest
 from ..tuning.select import scaled
 from .encoding import Array, Centers, Groups, Rows, Sample, different_points, groups_of, sample_of
-from .prior import FittedRidge, Hat, ModelPrior, RidgePrior
+from .prior import FittedRidge, GroupedHat, Hat, ModelPrior, RidgePrior
 
 MOST_DENSE = 6000  # different rows in one factorization: its time grows with their cube
 DENSE_BUT_LOCAL = 400  # nearest rows in each prediction of a member for every row, where they are more than that
@@ -111,26 +111,24 @@ class DenseMember:
     def weights(self, query: Tensor) -> tuple[Tensor, Tensor]:
         return self.order.expand(len(query), -1), self.regressor.weights(query).to(self.dtype)
 
-    def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Hat | None = None) -> Prediction:
+    def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Hat | GroupedHat | None = None) -> Prediction:
         """Predictions of the last centers, `which`, without them: without their whole group, and out of the prior's fit.
 
         `hat`, of all centers, is given where they are few: it corrects what the prior left over of the *other* centers.
         """
         count = len(self.order) if groups is not None else self.last
         inverse = self.regressor.inverse(count)
-        diagonal = inverse.diagonal().clone()
+        diagonal, values = inverse.diagonal().clone(), self.values[-count:]
         residuals = self.regressor.coefficients[-count:] / diagonal.unsqueeze(1)
-        if hat is not None:
-            residuals = self.values - hat.left_out() + hat.of_sum(inverse)
         places = self.order.argsort()
         for members in [places[several] for several in groups.several] if groups is not None else ():
             block = inverse[members][:, members]
-            residuals[members] = torch.linalg.solve(block, inverse[members] @ self.values)
+            residuals[members] = torch.linalg.solve(block, inverse[members] @ values)
             diagonal[members] = 1 / torch.linalg.inv(block).diagonal()
+        means = values - residuals if hat is None else hat.left_out() - hat.of_sum(inverse)
         # 1 / P_ii is the variance of the center itself, with its own ridge in it.
-        variances = torch.maximum(1 / diagonal, self.ridges[-count:])[-self.last :]
-        means = (self.values[-count:] - residuals)[-self.last :]
-        return Prediction(means.to(self.dtype), variances)
+        variances = torch.maximum(1 / diagonal, self.ridges[-count:])
+        return Prediction(means[-self.last :].to(self.dtype), variances[-self.last :])
 
 
 class LocalMember:
@@ -164,7 +162,7 @@ class LocalMember:
         weights, _, indices = self.solve(self.embed(query), "weights")
         return indices, weights
 
-    def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Hat | None = None) -> Prediction:
+    def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Any = None) -> Prediction:
         """As of a dense member, but the other rows keep their residuals in the fit of the prior without themselves alone."""
         mean, power_squared, _ = self.solve(self.points[which], "mean", exclude=which, groups=groups)
         ridges = self.options.ridge
@@ -232,6 +230,13 @@ class Predictor:
         """The different points among the rows."""
         return different_points(self.rows)
 
+    @property
+    def first_rows(self) -> Tensor:
+        """The first row of each center, `(N,)`."""
+        of_row = self.centers.of_row
+        rows = torch.arange(len(of_row))[of_row >= 0]
+        return torch.full((len(self.centers.points),), len(of_row)).scatter_reduce(0, of_row[rows], rows, "amin")
+
     @cached_property
     def groups(self) -> Groups | None:
         """Centers that are left out together; `None` where each is alone."""
@@ -253,10 +258,7 @@ class Predictor:
             return self.centers
         if self.fitted_prior is None:
             return self.centers._replace(values=self.centers.values - self.prior_scores(self.centers.points))
-        residuals = self.fitted_prior.left_out()
-        for members in self.groups.several if self.groups is not None else ():
-            residuals[members] = self.fitted_prior.hat(members).left_out_together()
-        return self.centers._replace(values=residuals)
+        return self.centers._replace(values=self.fitted_prior.left_out(self.groups))
 
     def prior_scores(self, query: Tensor) -> Tensor:
         """What the prior alone predicts, `(Q, C)` in float64, in the unit of the kept values; zero without one."""
@@ -287,6 +289,14 @@ class Predictor:
     def sample(self) -> Sample:
         """Centers to leave out, and rows of them."""
         return sample_of(self.rows, self.centers, self.seed)
+
+    @property
+    def group_shares(self) -> Tensor:
+        """How many groups each sampled center stands for, `(n,)`: rows of one group say no more than one."""
+        if self.groups is None:
+            return torch.ones(len(self.sample.which), dtype=torch.float64)
+        sizes = self.groups.of_center.bincount().double()
+        return 1 / sizes[self.groups.of_center[self.sample.which]]
 
     def num_neighbors(self) -> int | None:
         """How many rows take part in a prediction of the first member; `None` for all."""
@@ -327,17 +337,26 @@ class Predictor:
         sample = self.sample
         if len(self.centers.points) > (1 if self.groups is None else self.groups.largest):
             dense = [member for member in self.fitted if isinstance(member, DenseMember)]
-            hat = None
+            hat: Hat | GroupedHat | None = None
             if self.fitted_prior is not None and dense and len(sample.which) == len(self.centers.points):
-                hat = self.fitted_prior.hat(sample.which)
+                hat = (
+                    self.fitted_prior.hat(sample.which)
+                    if self.groups is None
+                    else self.fitted_prior.grouped_hat(self.groups)
+                )
             alone = [fitted.leave_out(sample.which, self.groups, hat if fitted in dense else None) for fitted in self.fitted]
-            prior = self.centers.values[sample.which] - self.left_over.values[sample.which]
+            prior = self.centers.values[sample.which] - self._errors_of_prior(sample.which)
         else:  # nothing is known without it
             unknown = Prediction(sample.centers.values, torch.full_like(sample.centers.weights, math.inf))
             alone, prior = [unknown] * len(self.members), torch.zeros_like(sample.centers.values)
         whole = combine(self.members, alone)
         whole = whole._replace(mean=prior + whole.mean)
         return whole, _without_one(self.ridge, whole, sample)
+
+    def _errors_of_prior(self, which: Tensor) -> Tensor:
+        if self.fitted_prior is None:  # none, or one that no row was left out of
+            return self.left_over.values[which]
+        return self.fitted_prior.errors(which, self.groups)
 
     @property
     def ridge(self) -> float:
@@ -364,7 +383,7 @@ class Predictor:
             # Its own residual takes no part in the factor of a row.
             own = nearest(points, points, nearby, exclude=torch.arange(len(points)))
             scores.append(sizes / known.std(own, spreads.square(), centers.weights).clamp_min(SMALLEST))
-            counts.append(torch.ones(len(points), dtype=torch.float64))
+            counts.append(self.group_shares)
         ordered, order = torch.cat(scores).sort(0)
         return known._replace(scores=ordered, counts=torch.cat(counts)[order].cumsum(0))
 

@@ -1,8 +1,9 @@
 r"""What a head predicts before its kernel looks at the nearest rows: $f(z) = p(z) + \mathcal P_k(x, y - p^{(-)}(x))(z)$.
 
-$p^{(-)}(x_i)$ is what the prior predicts for row $i$ without row $i$, so that the kernel corrects errors that the prior makes on
-new rows. A ridge regression has it in closed form, $y_i - e_i/(1-h_{ii})$ with the residuals $e$ and the hat matrix $h$ of the
-fit, the leverage $h_{ii}$ taken to be at most one half: uncapped, the correction doubles as it goes to one.
+$p^{(-)}(x_i)$ is what the prior predicts for row $i$ without row $i$, so that the kernel corrects errors that the prior
+makes on new rows. A ridge regression has it in closed form, $y_i - e_i/(1-h_{ii})$ with the residuals $e$ and the hat matrix
+$h$ of the fit, the leverage $h_{ii}$ taken to be at most one half: uncapped, the correction doubles as it goes to one. How
+wrong the prior is about a row is told with the leverage as it is, or a prior that interpolates would seem to be right.
 
 A row left out of the *sum* is left out of the residuals of the others too. Those are, with both rows out,
 
@@ -22,11 +23,13 @@ from ..core.least_squares import MOST_LEVERAGE, RidgeSpectrum, inverse_root
 from ..errors import InputError
 from ..kernels import Kernel
 from ..transforms import Transform
+from .encoding import Groups
 
 # Ridges that are tried, in units of the mean eigenvalue.
 RIDGES = tuple(float(ridge) for ridge in np.logspace(-4, 2, 13))
 COARSE_RIDGES = tuple(float(ridge) for ridge in np.logspace(-5, 1, 9))
 PREDICTED_AT_ONCE = 8192
+NEARLY_ONE = 1 - 1e-9  # a leverage of one leaves nothing of a row
 
 
 class Hat(NamedTuple):
@@ -35,26 +38,22 @@ class Hat(NamedTuple):
     residuals: Tensor  # (n, C): e
     roots: Tensor  # (n, K): h_ij = roots_i . roots_j weights_j, with the leverages capped
     weights: Tensor  # (n,)
+    errors: Tensor  # (n, C): e_i / (1 - h_ii), the leverages as they are
 
     @property
     def leverages(self) -> Tensor:
         return self.weights * self.roots.square().sum(1)
 
     def left_out(self) -> Tensor:
-        """Residuals `(n, C)` of each row in the fit without it."""
+        """Residuals `(n, C)` of each row in the fit without it: how wrong the prior is about it."""
+        return self.errors
+
+    def targets(self) -> Tensor:
+        """The same with the leverages capped, `(n, C)`: what the kernel predicts."""
         return self.residuals / (1 - self.leverages).unsqueeze(1)
 
-    def left_out_together(self) -> Tensor:
-        """Residuals `(n, C)` of these rows in the fit without all of them."""
-        hat = (self.roots @ self.roots.T) * self.weights
-        residuals: Tensor = torch.linalg.solve(torch.eye(len(hat), dtype=hat.dtype) - hat, self.residuals)
-        return residuals
-
     def of_sum(self, inverse: Tensor) -> Tensor:
-        r"""Residuals `(n, C)` of the sum of prior and kernel without each row.
-
-        From the matrix $P$ `(n, n)` of a dense kernel on exactly these rows (`KernelSpectrum.inverse`).
-        """
+        """Residuals `(n, C)` of the sum of prior and kernel without each row, from $P$ of a dense kernel on these rows."""
         weights = -inverse / inverse.diagonal().unsqueeze(1)
         weights.fill_diagonal_(0)
         rest = 1 - self.leverages
@@ -65,10 +64,61 @@ class Hat(NamedTuple):
         return self.left_out() - others
 
 
-def capped(residuals: Tensor, roots: Tensor, weights: Tensor) -> Hat:
+def capped(residuals: Tensor, roots: Tensor, weights: Tensor, most_leverage: float) -> Hat:
     leverages = weights * roots.square().sum(1)
-    factor = (MOST_LEVERAGE / leverages.clamp_min(MOST_LEVERAGE)).sqrt()
-    return Hat(residuals, roots * factor.unsqueeze(1), weights)
+    factor = (most_leverage / leverages.clamp_min(most_leverage)).sqrt()
+    errors = residuals / (1 - leverages.clamp_max(NEARLY_ONE)).unsqueeze(1)
+    return Hat(residuals, roots * factor.unsqueeze(1), weights, errors)
+
+
+def together(residuals: Tensor, roots: Tensor, weights: Tensor, most_leverage: float) -> tuple[Tensor, Tensor]:
+    """Of rows left out together: roots, the eigenvalues of their block capped, and residuals in the fit without them."""
+    scale = weights.sqrt().unsqueeze(1)
+    left, values, right = torch.linalg.svd(scale * roots, full_matrices=False)
+    values = values.clamp_max(most_leverage**0.5).unsqueeze(1)
+    more = left @ ((1 / (1 - values.square()) - 1) * (left.T @ (scale * residuals)))
+    return left @ (values * right) / scale, residuals + more / scale
+
+
+class GroupedHat:
+    """The hat matrix of all rows, those of a group left out together."""
+
+    def __init__(self, residuals: Tensor, roots: Tensor, weights: Tensor, groups: Groups) -> None:
+        self.residuals, self.weights, self.groups = residuals, weights, groups
+        alone = capped(residuals, roots, weights, MOST_LEVERAGE)
+        self.roots, self.errors = alone.roots, alone.errors
+        for rows in groups.several:
+            own = residuals[rows], roots[rows], weights[rows]
+            self.roots[rows], self.errors[rows] = together(*own, MOST_LEVERAGE)[0], together(*own, NEARLY_ONE)[1]
+        sizes = sorted({len(rows) for rows in groups.several})
+        self._stacks = [torch.stack([rows for rows in groups.several if len(rows) == size]) for size in sizes]
+
+    def left_out(self) -> Tensor:
+        """Residuals `(n, C)` of each row in the fit without its group: how wrong the prior is about it."""
+        return self.errors
+
+    def targets(self, without: Tensor) -> Tensor:
+        """The same with the eigenvalues capped, in a fit without some rows: what the kernel predicts then."""
+        roots, scaled = self.roots, self.roots * self.weights.unsqueeze(1)
+        hat = roots[without] @ scaled[without].T
+        change = torch.linalg.solve(torch.eye(len(hat), dtype=hat.dtype) - hat, roots @ scaled[without].T, left=False)
+        residuals = self.residuals + change @ self.residuals[without]
+        seen = roots + change @ roots[without]  # (n, K): the hat matrix of that fit is seen_j . scaled_k
+        targets: Tensor = residuals / (1 - (seen * scaled).sum(1, keepdim=True))
+        for rows in self._stacks:  # (m, s)
+            blocks = torch.eye(rows.shape[1], dtype=roots.dtype) - seen[rows] @ scaled[rows].mT
+            targets[rows] = torch.linalg.solve(blocks, residuals[rows])
+        return targets
+
+    def of_sum(self, inverse: Tensor) -> Tensor:
+        """As of single rows, each without its group."""
+        found, of_center = self.errors.clone(), self.groups.of_center
+        for members in of_center.argsort(stable=True).split(of_center.bincount().tolist()):
+            targets = self.targets(members)
+            targets[members] = 0.0
+            # Minus what the kernel predicts.
+            found[members] += torch.linalg.solve(inverse[members][:, members], inverse[members] @ targets)
+        return found
 
 
 class RidgePrior(NamedTuple):
@@ -97,14 +147,38 @@ class FittedRidge:
         """Of some of the rows."""
         return self.hats(rows, (self.prior.ridge,))[0]
 
-    def hats(self, rows: Tensor, ridges: tuple[float, ...]) -> list[Hat]:
+    def hats(self, rows: Tensor, ridges: tuple[float, ...], most_leverage: float = MOST_LEVERAGE) -> list[Hat]:
         """Of some of the rows, with each of these ridges."""
         projected, weights = self.spectrum.project(rows), self.spectrum.weights[rows]
-        return [capped(*self.spectrum.some_residuals(ridge, rows, projected), weights) for ridge in ridges]
+        found = (self.spectrum.some_residuals(ridge, rows, projected) for ridge in ridges)
+        return [capped(residuals, roots, weights, most_leverage) for residuals, roots in found]
 
-    def left_out(self) -> Tensor:
-        """Residuals `(N, C)` of every row in the fit without it."""
-        return self.spectrum.leave_one_out(self.prior.ridge)
+    def grouped_hat(self, groups: Groups) -> GroupedHat:
+        """Of all rows."""
+        rows = torch.arange(len(self.spectrum.values))
+        found = self.spectrum.some_residuals(self.prior.ridge, rows, self.spectrum.project(rows))
+        return GroupedHat(*found, self.spectrum.weights, groups)
+
+    def left_out(self, groups: Groups | None = None) -> Tensor:
+        """Residuals `(N, C)` of every row in the fit without it, or without its group, leverages capped."""
+        residuals = self.spectrum.leave_one_out(self.prior.ridge)
+        for members in groups.several if groups is not None else ():
+            residuals[members] = self._together(members, MOST_LEVERAGE)
+        return residuals
+
+    def errors(self, rows: Tensor, groups: Groups | None = None) -> Tensor:
+        """The same of some rows, with leverages as they are: how wrong the prior is about them, `(n, C)`."""
+        found = self.hat(rows).left_out()
+        for members in groups.several if groups is not None else ():
+            place = torch.isin(rows, members)
+            if bool(place.any()):
+                order = torch.searchsorted(members, rows[place])
+                found[place] = self._together(members, NEARLY_ONE)[order]
+        return found
+
+    def _together(self, rows: Tensor, most_leverage: float) -> Tensor:
+        found = self.spectrum.some_residuals(self.prior.ridge, rows, self.spectrum.project(rows))
+        return together(*found, self.spectrum.weights[rows], most_leverage)[1]
 
 
 def spectrum_of(features: Transform, points: Tensor, values: Tensor, weights: Tensor) -> RidgeSpectrum:
@@ -123,13 +197,14 @@ def choose_ridge(
 ) -> FittedRidge:
     """The ridge with the least loss of left-out rows, among those of a `sample` `(n,)` of the rows.
 
+    Leverages are what they are here: capped, a prior that interpolates would seem to predict every row that is left out.
     `loss` takes predictions `(n, K, C)` and row numbers, and gives `(K,)`.
     """
     fitted = prior.fit(points, values, weights)
     unit = max(float(fitted.spectrum.eigenvalues.sum() / fitted.spectrum.eigenvalues.count_nonzero().clamp_min(1)), 1e-12)
     candidates = tuple(ridge * unit for ridge in ridges)
     own = values[sample]
-    predictions = torch.stack([own - hat.left_out() for hat in fitted.hats(sample, candidates)], dim=1)
+    predictions = torch.stack([own - hat.left_out() for hat in fitted.hats(sample, candidates, NEARLY_ONE)], dim=1)
     best = candidates[int(loss(predictions, sample).argmin())]
     return FittedRidge(prior._replace(ridge=best), fitted.spectrum)
 
@@ -199,18 +274,3 @@ def _numpy_scores(model: Any, classes: bool) -> Callable[[Any], Any]:
         f"prior must be 'auto', None, 'linear', 'coarse', or a fitted model: an nn.Module, a scikit-learn estimator (in "
         f"FrozenEstimator) or a function from rows to {'logits' if classes else 'numbers'}, got {type(model).__name__}."
     )
-
-
-def lifted(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """Scores `(n, C)` with the right class lifted above the others by `margin`, where it is not the largest.
-
-    Example:
-        >>> lifted(torch.tensor([[2.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 1]), 0.5)
-        tensor([[2.0000, 1.0000],
-                [2.0000, 2.5000]])
-    """
-    rows = torch.arange(len(scores))
-    largest, best = scores.max(dim=1)
-    targets = scores.clone()
-    targets[rows, labels] = torch.where(best == labels, largest, largest + margin)
-    return targets

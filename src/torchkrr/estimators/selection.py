@@ -215,11 +215,12 @@ def _prior_wins(centers: Centers, prior: FittedRidge, request: Request) -> bool:
     mapped = family_named("matern32" if points.shape[1] <= WIDE else "unit matern32", points).mapped(points)
     values, hat, weights = centers.values[rows], prior.hat(rows), centers.weights[rows]
     distances, start = squared_distances(mapped, mapped).sqrt(), first_log(mapped)
-    both, squares = torch.stack((values, hat.left_out()), dim=1), []  # (n, 2, C)
+    both, squares = torch.stack((values, hat.targets()), dim=1), []  # (n, 2, C)
+    more = torch.stack((torch.zeros_like(values), hat.left_out() - hat.targets()), dim=1)
     for factor in FIRST_FACTORS:
         spectrum = KernelSpectrum(PROFILES["matern32"]().profile(distances / (factor * start.exp())), weights)
         residuals = spectrum.leave_one_out(both.flatten(1), LOCAL_RIDGES).unflatten(2, both.shape[1:])
-        squares.append(weights[:, None, None] * residuals.square().mean(3))
+        squares.append(weights[:, None, None] * (residuals + more.unsqueeze(1)).square().mean(3))
     table = torch.cat(squares, dim=1).nan_to_num(torch.inf)  # (n, settings, 2)
     alone, summed = (table[:, table[:, :, at].mean(0).argmin(), at] for at in (0, 1))
     gain = alone - summed

@@ -35,6 +35,7 @@ FORMAT = "torchkrr"
 VERSION = 1
 STATE = "state"
 HEAD = "transfer head"  # the class of files that torchkrr transfer writes
+MOST_HEADER = 100_000_000  # bytes, in the safetensors format
 EXPECTED = "Expected a model written by save() of a torchkrr estimator"
 SIGNATURES = {
     b"\x89PNG": "a PNG picture",
@@ -79,7 +80,7 @@ def write_model(path: str | os.PathLike[str], stored: Stored) -> None:
 
 def read_model(path: str | os.PathLike[str], *, expected: str = EXPECTED) -> Stored:
     """Read a file and check that it is whole, of this format, and of a version known here; `expected` ends its errors."""
-    start = first_bytes(path, 8, kind="model", remedy=f" {expected}.")
+    start = first_bytes(path, 9, kind="model", remedy=f" {expected}.")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             header = _header(path, file.metadata(), expected)
@@ -118,15 +119,16 @@ def _checksum(kind: str, tensors: Tensors) -> str:
 
 
 def _description(path: pathlib.Path, start: bytes) -> str:
+    text = start[:8]
+    readable = text.isascii() and "".join(text.decode().split()).isprintable()
+    # The length of a header may begin with the very bytes that another format begins with.
+    length = int.from_bytes(start[:8], "little")
+    if not readable and 0 < length <= MOST_HEADER and start[8:] in (b"", b"{"):
+        return "cut off, or not a model" if path.stat().st_size < 8 + length else "damaged, or not a model"
     for signature, name in SIGNATURES.items():
         if start.startswith(signature):
             return f"{name}, not a model"
-    if start.isascii() and "".join(start.decode().split()).isprintable():
-        return f"not a model: it begins with the text {start.decode()!r}"
-    length = int.from_bytes(start, "little")
-    if len(start) == 8 and path.stat().st_size < 8 + length < 8 + 100_000_000:
-        return "cut off, or not a model"
-    return "damaged, or not a model"
+    return f"not a model: it begins with the text {text.decode()!r}" if readable else "damaged, or not a model"
 
 
 def save_estimator(estimator: Any, path: str | os.PathLike[str]) -> None:
