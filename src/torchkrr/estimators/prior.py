@@ -13,6 +13,7 @@ $$ r_j^{(-ij)} = \frac{(1-h_{ii})\,e_j + h_{ji}\,e_i}{(1-h_{ii})(1-h_{jj})-h_{ij
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,10 +162,16 @@ class FittedRidge:
 
     def left_out(self, groups: Groups | None = None) -> Tensor:
         """Residuals `(N, C)` of every row in the fit without it, or without its group, leverages capped."""
-        residuals = self.spectrum.leave_one_out(self.prior.ridge)
-        for members in groups.several if groups is not None else ():
+        if groups is None:
+            return self._left_out
+        residuals = self._left_out.clone()
+        for members in groups.several:
             residuals[members] = self._together(members, MOST_LEVERAGE)
         return residuals
+
+    @cached_property
+    def _left_out(self) -> Tensor:
+        return self.spectrum.leave_one_out(self.prior.ridge)
 
     def errors(self, rows: Tensor, groups: Groups | None = None) -> Tensor:
         """The same of some rows, with leverages as they are: how wrong the prior is about them, `(n, C)`."""
