@@ -2,9 +2,11 @@
 
 import importlib.metadata
 import pathlib
+import sys
 import tomllib
 
 import pytest
+import torch
 
 from torchkrr import _extras
 from torchkrr.errors import MissingExtraError
@@ -23,6 +25,36 @@ def test_a_package_that_misses_another_one_says_so_itself(tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="No module named 'no_such_package'"):
         _extras.import_extra("broken_package", "A plot", extra="plot")
+
+
+@pytest.mark.parametrize(
+    ("words", "declares"), [("operator torchvision::nms does not exist", True), ("another trouble", False), (None, False)]
+)
+def test_operators_are_declared_only_where_they_are_missing(monkeypatch, words, declares):
+    declared, failures = [], [words] if words else []
+
+    class Library:
+        def __init__(self, *_):
+            pass
+
+        def define(self, schema):
+            declared.append(schema.split("(")[0])
+
+    def importing(name, _user, *, extra):
+        if failures:
+            raise RuntimeError(failures.pop())
+        return name
+
+    monkeypatch.setattr(_extras, "_declared", [])
+    monkeypatch.setattr(torch.library, "Library", Library)
+    monkeypatch.setattr(_extras, "import_extra", importing)
+    monkeypatch.setattr(_extras.sys, "modules", dict(sys.modules))
+    if words and not declares:
+        with pytest.raises(RuntimeError, match=words):
+            _extras.import_torchvision()
+    else:
+        assert _extras.import_torchvision() == "torchvision"
+    assert declared == (["nms", "qnms"] if declares else [])
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ ROOMS = {
     "estimators": "scikit-learn's vocabulary, for tables",
     "models": "features of a network, and networks that end in a kernel",
     "distributed": "centers sharded over processes",
-    "runs, vision": "images to features, readouts, probing",
+    "runs, vision, text": "images and sentences to features, readouts, probing",
     "diagnosis, cli": "the command torchkrr",
 }
 CALLS = {"forward": BLUE, "backward": ORANGE, "fit": GREEN, "predict": INK}

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .errors import MissingExtraError
 
@@ -20,15 +20,23 @@ ADDS = {
     "storage": "saving and loading models",
     "cli": "torchkrr fit, predict and evaluate on CSV and Parquet files",
     "plot": "pictures of what was chosen",
+    "text": "torchkrr.text: embeddings of sentences",
     "vision": "torchkrr transfer and classify on images, with backbones of torchvision and timm",
     "rl": "python -m paper.lander: agents with kernels on games of Gymnasium",
     "demo": "torchkrr transfer on digits, with the backbone that comes with the package",
     "tensorboard": "python -m paper.learning --tensorboard: curves while it trains",
 }
 PACKAGE = "torchkrr"
+# Box operators that torchvision describes to torch on import, even if its compiled part, which declares them, cannot be
+# loaded: a CUDA build beside a CPU build of torch. Nothing here uses them.
+BOX_OPERATORS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
 REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[(?P<extras>[^]]*)\])?(?P<range>[^;]*)(?:;(?P<marker>.*))?")
 CLAUSE = re.compile(r"""(\w+)\s*([<>=!~]+|not in|in)\s*["']([^"']*)""")
 COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne}
+_declared: list[Any] = []  # a declaration lasts as long as its library object
 
 
 class Requirement(NamedTuple):
@@ -67,6 +75,22 @@ def import_extra(module: str, user: str, *, extra: str, instead: str = "") -> Mo
             raise
         message = f"{user} needs {package}, which is not installed: {install_command(extra)}. {instead}"
         raise MissingExtraError(message.rstrip()) from None
+
+
+def import_torchvision(name: str = "torchvision", user: str = "This backbone") -> ModuleType:
+    """`torchvision`, or a part of it, which `user` needs. Two operators that its import expects are declared if missing."""
+    try:
+        return import_extra(name, user, extra="vision")
+    except RuntimeError as error:
+        if "operator torchvision::" not in str(error) or _declared:
+            raise
+    library = importlib.import_module("torch.library").Library("torchvision", "DEF")
+    for schema in BOX_OPERATORS:
+        library.define(schema)
+    _declared.append(library)
+    for half_imported in [module for module in sys.modules if module.split(".")[0] == "torchvision"]:
+        del sys.modules[half_imported]
+    return import_extra(name, user, extra="vision")
 
 
 def install_command(extra: str) -> str:

@@ -9,6 +9,7 @@ optimizers and sharding want one dtype, torch's default, and at least one dimens
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -122,3 +123,12 @@ def without_graph(module: nn.Module) -> dict[str, Any]:
     state = dict(module.__dict__)
     state["_buffers"] = {name: None if t is None else t.detach() for name, t in module._buffers.items()}
     return state
+
+
+def weights_hash(network: nn.Module) -> str:
+    """A hash of every tensor of a network, with its name and shape."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

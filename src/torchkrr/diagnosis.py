@@ -35,7 +35,7 @@ for name in sys.argv[1:]:
     print(json.dumps([name, None]), file=out, flush=True)
     try:
         if name == "torchvision":
-            from torchkrr.vision.backbones import import_torchvision
+            from torchkrr._extras import import_torchvision
             import_torchvision()
         importlib.import_module(name)
         error = ""

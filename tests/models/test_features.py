@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from torchkrr._extras import import_extra
+from torchkrr._extras import import_extra, import_torchvision
 from torchkrr.errors import InputError, InputTypeError, ShapeError
 from torchkrr.models import Depths, Tapped, cut_stages, features_at, pool, tap
-from torchkrr.vision.backbones import import_torchvision
 
 
 class Shared(nn.Module):

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 from torch.nn.functional import dropout
 
-from torchkrr._extras import import_extra
+from torchkrr._extras import import_extra, import_torchvision
 from torchkrr.errors import InputError, InputTypeError
 from torchkrr.models import cut_stages, pool
-from torchkrr.vision.backbones import import_torchvision
 
 
 def unset(make, **choices):

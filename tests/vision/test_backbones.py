@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from torchkrr._extras import import_extra
+from torchkrr._extras import import_extra, import_torchvision
 from torchkrr.errors import FileError, InputError, MissingExtraError
 from torchkrr.vision import backbones, figures, report
 from torchkrr.vision.backbones import DIGIT_WEIGHTS, open_backbone
@@ -138,7 +138,7 @@ def small_network(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _torchvision_is_there():
-    backbones.import_torchvision()
+    import_torchvision()
 
 
 @pytest.mark.parametrize("name", ["plain.pth", "wrapped.th", "headless.pt", "half.safetensors"])
@@ -238,33 +238,3 @@ def test_the_smallest_extra_that_is_enough_is_named(module, ask, words, monkeypa
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=words):
         ask()
-
-
-@pytest.mark.parametrize(
-    ("words", "declares"), [("operator torchvision::nms does not exist", True), ("another trouble", False), (None, False)]
-)
-def test_operators_are_declared_only_where_they_are_missing(monkeypatch, words, declares):
-    declared, failures = [], [words] if words else []
-
-    class Library:
-        def __init__(self, *_):
-            pass
-
-        def define(self, schema):
-            declared.append(schema.split("(")[0])
-
-    def importing(name, _user, *, extra):
-        if failures:
-            raise RuntimeError(failures.pop())
-        return name
-
-    monkeypatch.setattr(backbones, "_declared", [])
-    monkeypatch.setattr(backbones.torch.library, "Library", Library)
-    monkeypatch.setattr(backbones, "import_extra", importing)
-    monkeypatch.setattr(backbones.sys, "modules", dict(sys.modules))
-    if words and not declares:
-        with pytest.raises(RuntimeError, match=words):
-            backbones.import_torchvision()
-    else:
-        assert backbones.import_torchvision() == "torchvision"
-    assert declared == (["nms", "qnms"] if declares else [])

@@ -77,6 +77,15 @@ import os
 os.environ["MPLBACKEND"] = "agg"
 torchkrr.select(points, values, lengthscales=[0.5, 1.0], num_neighbors=[10]).plot().savefig(folder / "p.png")
 """,
+    "text": """
+from torchkrr import text
+modules = text.import_library().sentence_transformer.modules
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer, models
+words = Tokenizer(models.WordLevel({"card": 0, "lost": 1}, unk_token="lost"))
+SentenceTransformer(modules=[modules.StaticEmbedding(words, embedding_dim=4)]).save(str(folder / "encoder"))
+assert text.open_encoder(folder / "encoder").encode(["card", "lost"]).shape == (2, 4)
+""",
     "vision": """
 from torchkrr.vision import open_backbone
 backbone = open_backbone("resnet18", random_weights=True, size=32)

@@ -8,9 +8,7 @@ import hashlib
 import importlib.util
 import pathlib
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from .._checks import check_choice
-from .._extras import import_extra
+from .._extras import import_extra, import_torchvision
+from .._state import weights_hash
 from ..errors import FileError, InputError, MissingExtraError
 from ..models.features import POOLINGS, Depths, Pooling, Tapped, features_at
 from .images import INTERPOLATIONS, Array, Preparation
-from .weights import load_weights, weights_hash
+from .weights import load_weights
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IDENTITY_SIZE = 32
@@ -31,14 +30,7 @@ DIGIT_SIZE = 8  # pixels of an edge, as those of scikit-learn's digits
 DIGIT_LAYERS = ("stem", "middle.0", "middle", "top.0", "top")  # five depths
 DIGIT_WEIGHTS = pathlib.Path(__file__).parent / "data" / "digits.safetensors"
 UNINITIALIZED = ("googlenet", "inception_v3")  # torchvision initializes these two slowly, with a warning
-# Box operators that torchvision describes to torch on import, even if its compiled part, which declares them, cannot be
-# loaded: a CUDA build beside a CPU build of torch. No classifier uses them.
-BOX_OPERATORS = (
-    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
 T = TypeVar("T")
-_declared: list[torch.library.Library] = []  # a declaration lasts as long as its library object
 
 
 class Backbone(NamedTuple):
@@ -185,22 +177,6 @@ def library_network(
     near = difflib.get_close_matches(rest, sorted({"digits", "identity"}.union(*names.values())), 5, cutoff=0.6)
     hint = f"Did you mean {', '.join(near)}?" if near else "Names: torchvision.models.list_models(), timm.list_models()."
     raise InputError(f"There is no backbone {name!r} in {' or '.join(names)}. {hint}")
-
-
-def import_torchvision(name: str = "torchvision", user: str = "This backbone") -> ModuleType:
-    """`torchvision`, or a part of it, which `user` needs. Two operators that its import expects are declared if missing."""
-    try:
-        return import_extra(name, user, extra="vision")
-    except RuntimeError as error:
-        if "operator torchvision::" not in str(error) or _declared:
-            raise
-    library = torch.library.Library("torchvision", "DEF")
-    for schema in BOX_OPERATORS:
-        library.define(schema)
-    _declared.append(library)
-    for half_imported in [module for module in sys.modules if module.split(".")[0] == "torchvision"]:
-        del sys.modules[half_imported]
-    return import_extra(name, user, extra="vision")
 
 
 def in_eval_mode(network: nn.Module) -> nn.Module:

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from .._checks import check_finite, nearest_name
-from .._extras import import_extra
+from .._extras import import_extra, import_torchvision
 from .._files import replacing
 from ..errors import FileError, InputError
-from .backbones import import_torchvision
 from .images import Array, FeatureSet, ImageArray, ImageFiles, Images
 from .sampling import check_classes, check_split, encode_labels, stratified_split
 

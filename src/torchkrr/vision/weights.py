@@ -78,15 +78,6 @@ def file_hash(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def weights_hash(network: nn.Module) -> str:
-    """A hash of every tensor of a network, with its name and shape."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
 def _weights_file(path: str | os.PathLike[str]) -> pathlib.Path:
     file = pathlib.Path(path)
     if not file.is_file():
