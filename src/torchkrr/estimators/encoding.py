@@ -21,17 +21,18 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
+from scipy.sparse import coo_array, issparse
 from scipy.sparse.csgraph import connected_components
 from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor
 
-from ..errors import InputError, ShapeError
+from ..errors import InputError, KernelRidgeWarning, ShapeError
 from ..transforms import Compose, Transform
 from ..tuning.leave_one_out import sample_rows
 
@@ -43,6 +44,8 @@ FEW_POINTS = 10
 ROUNDING = 1e-12  # of values, in parts of the largest
 SAMPLES = 2000  # centers, and rows, that are left out
 LARGE = 1 << 24  # numbers
+# Of a sparse matrix that is made dense: from where a warning says so, and the most.
+LARGE_BYTES, MOST_BYTES = 64 << 20, 4 << 30
 MEDIAN_ROWS = 10_000
 COLUMNS_AT_ONCE = 64
 STEPS = 32
@@ -122,8 +125,35 @@ def _listed(series: Any) -> list[Any]:
     return series.to_list() if hasattr(series, "to_list") else list(series)
 
 
+def on_cpu(values: Any) -> Any:
+    """A tensor as an array, and half precision as float32; anything else as it is."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = (values.float() if values.dtype in (torch.float16, torch.bfloat16) else values).numpy()
+    return values.astype(np.float32) if isinstance(values, np.ndarray) and values.dtype == np.float16 else values
+
+
+def densified(X: Any, *, warn: bool) -> Any:
+    """A sparse matrix as an array, if it fits."""
+    if not issparse(X):
+        return X
+    if len(X.shape) != 2:
+        raise InputError(f"X must have shape (n_samples, n_features), got {X.shape}. Reshape your data.")
+    X = X.astype(np.float32 if X.dtype.itemsize <= 4 and X.dtype.kind == "f" else np.float64, copy=False)
+    size = math.prod(X.shape) * X.dtype.itemsize
+    text = f"X is sparse, {X.shape[0]} x {X.shape[1]}: made dense it takes {size / 2**20:,.1f} MiB"
+    if size > MOST_BYTES:
+        raise InputError(
+            f"{text}, more than {MOST_BYTES >> 20:,} MiB. Reduce its columns first, for example with TruncatedSVD."
+        )
+    if warn and size > LARGE_BYTES:
+        warnings.warn(f"{text}.", KernelRidgeWarning, stacklevel=5)
+    return X.toarray()
+
+
 def read_table(estimator: Any, X: Any, *, reset: bool) -> Any:
     """X as a float array, or as it is where some columns are categories; names and number of columns are checked."""
+    X = densified(on_cpu(X), warn=reset)
     requested = estimator.categorical_features
     if not reset:
         has_categories = any(learned.kind != "number" for learned in estimator.encoder_.columns)

@@ -12,7 +12,8 @@ $$ r_j^{(-ij)} = \frac{(1-h_{ii})\,e_j + h_{ji}\,e_i}{(1-h_{ii})(1-h_{jj})-h_{ij
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -241,7 +242,7 @@ class ModelPrior(NamedTuple):
         model = self.model
         if isinstance(model, nn.Module):
             first = next((tensor for tensor in model.parameters() if tensor.is_floating_point()), query)
-            with torch.no_grad():
+            with torch.no_grad(), evaluating(model):
                 found = torch.cat([model(part.to(first)) for part in query.split(PREDICTED_AT_ONCE)])
         else:
             found = torch.as_tensor(np.asarray(_numpy_scores(model, self.classes)(query.numpy())))
@@ -255,6 +256,18 @@ class ModelPrior(NamedTuple):
                 f"{tuple(found.shape)}. Wrap it in a function that does."
             )
         return found.cpu().double()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """A module in evaluation mode, and then as it was."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def _numpy_scores(model: Any, classes: bool) -> Callable[[Any], Any]:
