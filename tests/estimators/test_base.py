@@ -290,9 +290,21 @@ def test_too_many_rows_for_one_factorization_are_said_and_counted(monkeypatch):
     assert model.forget(0).n_neighbors_ == 50
 
 
+CHECKED = [
+    KernelRidgeRegressor(),
+    LocalKernelRidgeRegressor(),
+    LocalKernelRidgeClassifier(),
+    *[
+        kind(prior=prior, kernel="matern32", metric=None)
+        for kind in (LocalKernelRidgeRegressor, LocalKernelRidgeClassifier)
+        for prior in (None, "linear", "coarse")
+    ],
+]
+
+
 # scikit-learn asks for its array API checks to be skipped unless a variable of the environment is set.
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
-@parametrize_with_checks([LocalKernelRidgeRegressor(), LocalKernelRidgeClassifier(), KernelRidgeRegressor()])
+@parametrize_with_checks(CHECKED)
 def test_estimator_passes_the_checks_of_scikit_learn(estimator, check):
     check(estimator)
 
