@@ -145,7 +145,8 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         if len(self.predictor_.centers.points) >= FEWEST:
             means.append(centers.mean.double())
             targets.append(sample.centers.values)
-            counts.append(self.predictor_.group_shares)
+            weights = sample.centers.weights  # in units of their mean: a table given twice knows no more
+            counts.append(self.predictor_.group_shares * weights / weights.mean())
         return torch.cat(means), self._targets(torch.cat(targets)), torch.cat(counts)
 
     def _calibrate(self) -> None:
