@@ -148,7 +148,7 @@ def densified(X: Any, *, warn: bool) -> Any:
         )
     if warn and size > LARGE_BYTES:
         warnings.warn(f"{text}.", KernelRidgeWarning, stacklevel=5)
-    return X.toarray()
+    return X.toarray(order="C")
 
 
 def read_table(estimator: Any, X: Any, *, reset: bool) -> Any:
