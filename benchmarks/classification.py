@@ -33,7 +33,7 @@ def load(folder: pathlib.Path, name: str, split: int) -> tuple[Any, Any, Any, An
     table = pandas.read_csv(folder / name / "data.csv.gz")
     test = pandas.read_csv(folder / name / "test_mask.csv.gz", header=None).to_numpy()[:, split].astype(bool)
     labels, rows = table.pop("target").astype(str).to_numpy(), table
-    for column in rows.columns[[kind == object or str(kind) == "str" for kind in rows.dtypes]]:
+    for column in rows.columns[[str(kind) in ("object", "str") for kind in rows.dtypes]]:
         rows[column] = rows[column].astype("category")
     return rows[~test], labels[~test], rows[test], labels[test]
 
@@ -160,7 +160,8 @@ def collected(records: list[harness.Record]) -> dict[tuple[str, str], dict[str, 
 def report(records: list[harness.Record]) -> str:
     found, machine = collected(records), records[0]
     tables = list(dict.fromkeys(name for name, _ in found))
-    sizes = {record["table"]: (record["rows"], record["columns"], record["classes"]) for record in records if "rows" in record}
+    known = [record for record in records if "rows" in record]
+    sizes = {record["table"]: (record["rows"], record["columns"], record["classes"]) for record in known}
     lines = [
         "# The default classifier on tables",
         "",
@@ -194,10 +195,8 @@ def verdict(
     others = [method for method in METHODS if method != OURS]
 
     def ratios(names: list[str]) -> dict[str, float]:
-        return {
-            name: found[name, OURS]["log_loss"] / min(found[name, other]["log_loss"] for other in names if (name, other) in found)
-            for name in tables
-        }
+        best = {name: min(found[name, other]["log_loss"] for other in names if (name, other) in found) for name in tables}
+        return {name: found[name, OURS]["log_loss"] / best[name] for name in tables}
 
     def within(values: dict[str, float], limit: float) -> str:
         far = ", ".join(f"{name} {value:.2f}" for name, value in values.items() if value > limit)

@@ -110,11 +110,14 @@ def test_public_functions_document_shapes_and_an_example(function):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=page_name)
-def test_code_of_a_page_runs(page):
-    """The blocks of one page share their names, in order."""
+def test_code_of_a_page_runs(page, capsys):
+    """The blocks of one page share their names, in order. A comment behind a print is what it prints, on any machine."""
     scope = {}
     for block in python_blocks(page):
         exec(compile(block, str(page), "exec"), scope)
+    shown = re.findall(r"^print\(.*\)  # (?!for instance: )(.+)$", "".join(python_blocks(page)), flags=re.MULTILINE)
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in shown if line not in printed] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

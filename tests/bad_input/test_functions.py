@@ -26,6 +26,7 @@ from tests.bad_input.tables import (
     with_first,
 )
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from torchkrr import functional as F
 from torchkrr import kernels
@@ -37,7 +38,9 @@ CALLS = {**SOLVING, **BOUNDS, "nearest": Call(search, ("query", "centers"))}
 @pytest.mark.parametrize("name", CALLS)
 def test_the_good_call_of_the_tables_is_accepted(name):
     # Without this, a case could pass because of a mistake it does not name.
-    CALLS[name].run(good())
+    tensors = [leaf for leaf in tree_leaves(CALLS[name].run(good())) if isinstance(leaf, Tensor)]
+    assert tensors
+    assert all(tensor.isfinite().all() for tensor in tensors)
 
 
 def accepted(name: str, argument: str, defect: str) -> bool:

@@ -24,7 +24,10 @@ def test_it_says_what_the_functions_say(trend, ridge):
     torch.testing.assert_close(kept.predict(QUERY), mean)
     torch.testing.assert_close(power.sqrt(), functional.power_function(QUERY, CENTERS, **choices))
     torch.testing.assert_close(kept.weights(QUERY), functional.cardinal_weights(QUERY, CENTERS, **choices))
-    torch.testing.assert_close(kept.leave_one_out()[0], functional.leave_one_out(CENTERS, VALUES, **choices))
+    inverse = kept.inverse()
+    left_out = VALUES - kept.coefficients / inverse.diagonal().unsqueeze(1)
+    torch.testing.assert_close(left_out, functional.leave_one_out(CENTERS, VALUES, **choices))
+    torch.testing.assert_close(kept.inverse(15), inverse[25:, 25:])
 
 
 def test_a_singular_system_gets_a_larger_ridge_with_a_warning_or_is_an_error():

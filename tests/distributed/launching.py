@@ -35,8 +35,9 @@ def torchrun(*arguments: object, **environment: str) -> dict[str, int | str]:
     """What two processes that torchrun starts return and say."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *map(str, arguments)]
     everything = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), **environment}
-    done = subprocess.run(command, env=everything, capture_output=True, text=True, timeout=270, check=False)
-    return {"code": done.returncode, "out": done.stdout, "err": done.stderr}
+    done = subprocess.run(command, env=everything, capture_output=True, timeout=270, check=False)
+    # Not as text, which would make a line of every step of a progress bar.
+    return {"code": done.returncode, "out": done.stdout.decode(), "err": done.stderr.decode()}
 
 
 def run_checks(rank: int, port: int, folder: str) -> None:
@@ -73,22 +74,20 @@ def launch(folder: pathlib.Path) -> Results:
     return results
 
 
-def on_every_rank(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Parametrize a test with the number of ranks, and with these checks in each of their dtypes."""
+def on_every_rank(*names: str) -> Callable[..., None]:
+    """A test: each rank, in each dtype of these checks and for each number of ranks, finds what one process does."""
     cases = [(name, dtype) for name in names for dtype in CHECKS[name][1]]
 
-    def decorate(test: Callable[..., None]) -> Callable[..., None]:
-        test = pytest.mark.parametrize(("name", "dtype"), cases)(test)
-        return pytest.mark.timeout(280)(pytest.mark.parametrize("size", SIZES)(test))
+    @pytest.mark.timeout(280)
+    @pytest.mark.parametrize("size", SIZES)
+    @pytest.mark.parametrize(("name", "dtype"), cases)
+    def test(checked: Results, name: str, dtype: str, size: int) -> None:
+        for rank in range(size):
+            found = checked[f"{name}, {dtype}, {size}, {rank}"]
+            assert found
+            for what, value in found.items():
+                assert not isinstance(value, str), f"rank {rank}: {value}"
+                good = value if isinstance(value, bool) else value <= TOLERANCE[DTYPES[dtype]]
+                assert good, f"rank {rank} of {size}, {what}: {value}"
 
-    return decorate
-
-
-def assert_equal_to_one_process(results: Results, name: str, dtype: str, size: int) -> None:
-    for rank in range(size):
-        found = results[f"{name}, {dtype}, {size}, {rank}"]
-        assert found
-        for what, value in found.items():
-            assert not isinstance(value, str), f"rank {rank}: {value}"
-            good = value if isinstance(value, bool) else value <= TOLERANCE[DTYPES[dtype]]
-            assert good, f"rank {rank} of {size}, {what}: {value}"
+    return test

@@ -92,7 +92,8 @@ def test_two_processes_predict_what_one_does(ran, alone):
     assert ran["first"]["code"] == 0, ran["first"]["err"]
     pd.testing.assert_frame_equal(pd.read_csv(f"{ran['folder']}/predict-two.csv"), alone, rtol=1e-9, atol=1e-9)
     assert ran["first"]["out"].count("85 rows in") == 1  # only the first process reports
-    assert "predicting: 100%" in ran["first"]["err"]
+    assert ran["first"]["err"].count("predicting:   0%") == 1  # and has a progress bar
+    assert sum("predicting: 100%" in line for line in ran["first"]["err"].split("\n")) == 1
     assert "predict-two.csv.parts" not in ran["files"]
 
 

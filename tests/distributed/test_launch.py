@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from tests.distributed.launching import assert_equal_to_one_process, on_every_rank
+from tests.distributed.launching import on_every_rank
 
-
-@on_every_rank("teams", "readouts")
-def test_ranks_do_what_one_process_does(checked, name, dtype, size):
-    assert_equal_to_one_process(checked, name, dtype, size)
+test_ranks_do_what_one_process_does = on_every_rank("teams", "readouts")

@@ -135,7 +135,8 @@ def test_only_the_first_process_reports(ran):
     first, second = ran["said"]["fresh-0"], ran["said"]["fresh-1"]
     assert (first["code"], second["code"]) == (0, 0), first["err"]
     assert "1,438 training and 359 test examples" in first["out"]
-    assert all(f"{count}/{count} [" in first["err"] for count in (359, 1438))
+    lines = first["err"].split("\n")
+    assert [sum(f"{count}/{count} [" in line for line in lines) for count in (359, 1438)] == [1, 1]
     assert second["out"] == second["err"] == ""
     assert set(os.listdir(f"{ran['folder']}/two")) == FILES
 

@@ -197,10 +197,11 @@ def test_predictions_follow_changes_that_torch_does_not_count(edit, learned):
         assert predicts_as_rebuilt(layer)
 
 
+@pytest.mark.parametrize("kind", ["local", "blended"])
 @pytest.mark.parametrize("index", INDEXES)
-def test_two_layers_share_one_index(index):
+def test_two_layers_share_one_index(index, kind):
     shared = INDEXES[index]()
-    first, second = make("local", *data(1), index=shared), make("local", 2 * data(2)[0], data(2)[1], index=shared)
+    first, second = make(kind, *data(1), index=shared), make(kind, 2 * data(2)[0], data(2)[1], index=shared)
     for _ in range(2):
         assert predicts_as_rebuilt(first)
         assert predicts_as_rebuilt(second)

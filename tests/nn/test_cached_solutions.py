@@ -8,7 +8,6 @@ import pytest
 import torch
 from tests.nn.layers import (
     CONTINUOUS,
-    INDEXES,
     NUM_NEIGHBORS,
     data,
     grown,
@@ -206,15 +205,6 @@ def test_after_append_and_remove_it_is_a_new_layer(kind, change):
     layer(queries())
     change(layer)
     assert torch.equal(refitted(layer)(queries()), rebuilt(layer)(queries()))
-
-
-@pytest.mark.parametrize("index", INDEXES)
-def test_two_layers_share_one_index(index):
-    shared = INDEXES[index]()
-    first, second = make("blended", *data(1), index=shared), make("blended", 2 * data(2)[0], data(2)[1], index=shared)
-    for _ in range(2):
-        assert predicts_as_rebuilt(first)
-        assert predicts_as_rebuilt(second)
 
 
 def test_the_layout_is_kept_while_only_query_and_values_are_learned():

@@ -225,6 +225,7 @@ FORK = """
         _, status = os.waitpid(child, 0)
         assert status == 0, f"{use.__name__}: the child ended with status {status} (14: it hung)"
     assert torch.equal(function()[0], expected[0])
+    print("both children predicted")
 """
 
 
@@ -234,7 +235,7 @@ FORK = """
 def test_a_forked_child_predicts_after_its_parent_used_threads(backend):
     if backend == "fused" and torchkrr.backend_report().library is None:
         pytest.skip("the fused solver is not compiled")
-    run_python(FORK, backend, timeout=60)
+    assert run_python(FORK, backend, timeout=60) == "both children predicted\n"
 
 
 def threads() -> Iterator[int]:

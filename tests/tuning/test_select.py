@@ -210,7 +210,7 @@ def test_progress_is_a_line_on_standard_error(capsys):
     torchkrr.select(*wave(60), kernels=kernels.Exponential(), num_samples=20)
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.count("selecting: 100%") == 1
+    assert sum("selecting: 100%" in line for line in printed.err.split("\n")) == 1  # however often it is redrawn
 
 
 @pytest.mark.parametrize("loss", ["mse", "log_score", "huber"])

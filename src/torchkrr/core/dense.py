@@ -414,15 +414,17 @@ class DenseRegressor:
         return torch.cat([weights_for(self.system, cross).weights.mT for cross in self._crosses(query)])
 
     @torch.no_grad()
-    def leave_one_out(self) -> tuple[Tensor, Tensor]:
-        """Predictions of each center from the others `(N, C)`, and the diagonal of the (projected) inverse `(N,)`."""
-        found = left_out_of(self.system, self.problem.values, inverse_of(self.system))
-        return self.problem.values - found.residuals, found.diagonal
+    def inverse(self, last: int | None = None) -> Tensor:
+        """The inverse `(N, N)`, projected if there is a trend; or its block of the `last` centers, `(last, last)`.
 
-    @torch.no_grad()
-    def inverse(self) -> Tensor:
-        """`(N, N)`, projected if there is a trend."""
-        return project_trend(self.system, inverse_of(self.system))[0]
+        The last block of the inverse comes from the last block of the Cholesky factor: it costs the cube of its own size.
+        """
+        start = 0 if last is None else self.system.factor.upper.shape[-1] - last
+        inverse = torch.cholesky_inverse(self.system.factor.upper[start:, start:], upper=True)
+        if self.system.trend is not None and self.system.total is not None:
+            trend = self.system.trend[start:]
+            inverse = inverse - trend @ (trend / self.system.total).mT
+        return inverse
 
     def _crosses(self, query: Tensor) -> Iterator[Tensor]:
         return crosses(self.problem._replace(query=self.problem.options.kernel.embed(query.double())))

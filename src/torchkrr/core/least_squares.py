@@ -50,8 +50,8 @@ class RidgeSpectrum:
     """Moments of features and values, and their eigendecomposition; serves every ridge.
 
     Args:
-        features: `(N, P)`, or a function that gives the rows of a slice or of row numbers, for features that are made as they
-            are used.
+        features: `(N, P)`, or a function that gives the rows of a slice or of row numbers, for features that are made as
+            they are used.
         values: `(N, C)`.
         weights: `(N,)`, how many rows each row counts as; `None` is one. Rows of weight zero are predicted only.
 

@@ -4,8 +4,8 @@ With weights $W$ of the rows and $W^{1/2} K W^{1/2} = Q S Q^\top$ the inverse is
 
 $$ A^{-1} = (K + \lambda W^{-1})^{-1} = B\,(S + \lambda I)^{-1} B^\top, \qquad B = W^{1/2} Q, $$
 
-and with a constant trend, $u = A^{-1}1$, it becomes $P = A^{-1} - u u^\top / 1^\top u$. The residual of row $i$ in a fit without it
-is $[Py]_i / P_{ii}$.
+and with a constant trend, $u = A^{-1}1$, it becomes $P = A^{-1} - u u^\top / 1^\top u$. The residual of row $i$ in a fit
+without it is $[Py]_i / P_{ii}$.
 """
 
 from __future__ import annotations

@@ -134,8 +134,8 @@ def judge(evidence: Evidence, rows: Tensor | int, limits: Limits) -> Tensor:
 def serves_any_query(size: Tensor, rows: int, inverse: Tensor) -> Tensor:
     r"""Whether float64 systems follow the rule of systems for queries not yet known, `(*,)` bool.
 
-    From the `size` and $\|A^{-1}\|$. The norms of their weights are taken to be $\sqrt N$, as for local coefficients that are
-    kept.
+    From the `size` and $\|A^{-1}\|$. The norms of their weights are taken to be $\sqrt N$, as for local coefficients that
+    are kept.
     """
     norm = torch.full_like(size, math.sqrt(rows))
     no_ridge = torch.zeros_like(norm)  # the rule of systems does not ask for it

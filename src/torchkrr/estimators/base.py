@@ -89,6 +89,7 @@ class KernelRidgeBase(Parameters, BaseEstimator):
     Attributes:
         encoder_: how each column of the table is encoded.
         predictor_: the training rows, and the ensemble of kernels (its `members`) that predicts from them.
+        candidates_: what was tried, the best first, with its loss on rows that were left out.
     """
 
     _dense = False
@@ -169,11 +170,13 @@ class KernelRidgeBase(Parameters, BaseEstimator):
                 rows = rows._replace(values=(values - offset) / unit)
                 predictor = Predictor(rows, (), offset, unit, request.seed, model if isinstance(model, ModelPrior) else None)
                 if predictor.prior is None:
-                    chosen = choose(_without_idle_outputs(predictor.centers), request, predictor.groups)
-                    predictor.members, predictor.prior = chosen.members, chosen.prior
+                    choice = choose(_without_idle_outputs(predictor.centers), request, predictor.groups)
+                    predictor.members, predictor.prior = choice.members, choice.prior
                 else:
-                    predictor.members = choose_for_model(predictor.left_over, request)
+                    choice = choose_for_model(predictor.left_over, request)
+                    predictor.members = choice.members
                 self.predictor_ = predictor
+                self.candidates_ = sorted(choice.tried.items(), key=lambda one: one[1])
             self._ids = given_ids
             self._describe()
             if request is not None:

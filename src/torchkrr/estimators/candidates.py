@@ -1,8 +1,8 @@
 """Choose kernels and prior for classes: many candidates, judged by the calibrated log loss of rows that are left out.
 
 A few hundred rows screen every kernel, lengthscale and ridge, with and without the prior, in closed form from one
-eigendecomposition a kernel matrix. The best go on to up to 2000 rows, and are mixed in the shares that lower the loss. Where
-rows are too many for one factorization, the best are tried again on the nearest rows of each query, with every number of them.
+eigendecomposition a kernel matrix. The best go on to more rows, and are mixed in the shares that lower the loss. Where rows
+are too many for one factorization, the best are tried again on the nearest rows of each query, with every number of them.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ MAPPED_AT_ONCE = 8192
 class Family(NamedTuple):
     """A kernel up to its lengthscale."""
 
+    name: str
     profile: Kernel
     transform: Transform | None
     factors: tuple[float, ...] = FACTORS
@@ -104,16 +105,19 @@ class Judge:
         return surprise(slope * scores, targets, self.multilabel)
 
 
+Tried = dict[str, float]  # loss of left-out rows
+
+
 class Choice(NamedTuple):
     members: tuple[Member, ...]
     prior: bool
-    table: tuple[tuple[str, float], ...]  # what was tried, and its loss
+    tried: Tried
 
 
 def families(points: Tensor, kernel: Kernel | str | None) -> list[Family]:
     """The kernels to try, their maps fitted; a kernel of the caller's own as it is."""
     if isinstance(kernel, Kernel):
-        return [Family(kernel, None, (1.0,))]
+        return [Family("own", kernel, None, (1.0,))]
     few = points[shuffled_rows(len(points), FITTED_ROWS, 0, points.device)].double()
     if kernel is not None:
         return [family_named(kernel if few.shape[1] <= WIDE else f"unit {kernel}", few)]
@@ -138,7 +142,7 @@ def family_named(name: str, points: Tensor) -> Family:
         transform = UnitNorm()
     else:
         transform = Standardize() if kind == "plain" else Concatenate(Standardize(), RankTransform())
-    return Family(PROFILES[profile](), transform.fit(points))
+    return Family(name, PROFILES[profile](), transform.fit(points))
 
 
 @torch.no_grad()
@@ -172,17 +176,30 @@ def choose_for_classes(
     local = (num_neighbors is not None and num_neighbors < count) or count > MOST_DENSE
     if local:
         return _choose_local(sorted(final, key=lambda c: c.loss), centers, num_neighbors, prior, priors, judge, ridge, seed)
-    mixes = []
+    mixes, tried = [], _tried(final, prior)
     for use in priors:
         own = [candidate for candidate in final if candidate.prior == use]
-        alone = _prior_scores(prior, centers.values, order) if use else None
+        alone = _offset(centers.values, prior, use, order) if use else None
         mixes.append((*_mix(own, alone, judge, order), own, use))
+        if alone is not None:
+            tried["the prior alone"] = float(judge.losses(alone.unsqueeze(1), order))
     loss, shares, own, use = min(mixes, key=lambda mix: mix[0])
     chosen = sorted((at for at in range(len(own)) if shares[at] > 0), key=lambda at: -shares[at])
     if not chosen:  # the prior alone; a kernel still says how far a row is from the others
         chosen = [min(range(len(own)), key=lambda at: own[at].loss)]
     members = tuple(Member(own[at].family.kernel(own[at].log), own[at].ridge, None, shares[at]) for at in chosen)
-    return Choice(members, use, ())
+    if len(members) > 1 or shares[chosen[0]] != 1:
+        tried["the mixture"] = loss
+    return Choice(members, use, tried)
+
+
+def _tried(candidates: Sequence[Candidate], prior: FittedRidge | None) -> Tried:
+    """The best loss of each kernel, with and without the prior."""
+    best: Tried = {}
+    for candidate in candidates:
+        name = candidate.family.name + (f" + {prior.prior.name}" if candidate.prior and prior is not None else "")
+        best[name] = min(candidate.loss, best.get(name, float("inf")))
+    return best
 
 
 def _screen(
@@ -197,15 +214,16 @@ def _screen(
     """Every lengthscale and ridge on some rows."""
     mapped, values, weights = family.mapped(centers.points[rows]), centers.values[rows], centers.weights[rows]
     # What the prior leaves over is taken as it is: how it depends on a row that is left out counts in the next round.
-    residuals = [values if not use else prior.hat(rows).left_out() for use in priors]  # type: ignore[union-attr]
-    known = torch.stack(residuals, dim=1)  # (n, P, C)
+    hat = None if prior is None else prior.hat(rows)
+    pairs = [(values, torch.zeros_like(values)) if not use else _with_prior(values, hat) for use in priors]
+    known, offsets = (torch.stack(column, dim=1) for column in zip(*pairs, strict=True))  # (n, P, C)
     distances = squared_distances(mapped, mapped).sqrt()
     start = first_log(mapped) if family.transform is not None else torch.zeros(1, dtype=torch.float64)
     logs, scores = [start + math.log(factor) for factor in family.factors], []
     for log in logs:
         spectrum = KernelSpectrum(family.profile.profile(distances * torch.exp(-log)), weights)
         left_out = spectrum.leave_one_out(known.flatten(1), ridges).unflatten(2, known.shape[1:])  # (n, R, P, C)
-        scores.append(values[:, None, None] - left_out)
+        scores.append((offsets + known).unsqueeze(1) - left_out)
     table = torch.stack(scores, dim=1).nan_to_num(0.0)  # (n, L, R, P, C)
     losses = judge.losses(table.flatten(1, 3), rows).view(table.shape[1:4])
     return [
@@ -213,6 +231,12 @@ def _screen(
         for i, j in itertools.product(range(len(logs)), range(len(ridges)))
         for k, use in enumerate(priors)
     ]
+
+
+def _with_prior(values: Tensor, hat: Hat | None) -> tuple[Tensor, Tensor]:
+    """What the kernel predicts of some rows, and what the prior alone predicts of them without themselves."""
+    assert hat is not None
+    return hat.targets(), values - hat.left_out()
 
 
 def _left_out(inverse: Tensor, values: Tensor, hat: Hat | None, priors: Sequence[bool]) -> list[Tensor]:
@@ -229,11 +253,15 @@ def _left_out(inverse: Tensor, values: Tensor, hat: Hat | None, priors: Sequence
 
 
 def _best_of_each(ranked: list[Candidate], most: int) -> list[Candidate]:
-    """The best candidates, no two of which are the same kernel."""
+    """The best candidate of each family, whose order on a few rows says little, then the best others; each kernel once."""
     best: dict[tuple[int, float], Candidate] = {}
     for candidate in ranked:
         best.setdefault((id(candidate.family), float(candidate.log)), candidate)
-    return list(best.values())[:most]
+    firsts: dict[int, Candidate] = {}
+    for candidate in best.values():
+        firsts.setdefault(id(candidate.family), candidate)
+    others = [candidate for candidate in best.values() if candidate is not firsts[id(candidate.family)]]
+    return [*firsts.values(), *others][:most]
 
 
 def _refit(
@@ -260,11 +288,6 @@ def _refit(
             kinds = zip(priors, scores, losses, strict=True)
             found += [finalist._replace(ridge=ridge, prior=use, scores=own, loss=loss) for use, own, loss in kinds]
     return found
-
-
-def _prior_scores(prior: FittedRidge | None, values: Tensor, rows: Tensor) -> Tensor:
-    assert prior is not None
-    return values[rows] - prior.hat(rows).left_out()
 
 
 def _mix(candidates: list[Candidate], alone: Tensor | None, judge: Judge, rows: Tensor) -> tuple[float, list[float]]:
@@ -300,23 +323,18 @@ def _choose_local(
 ) -> Choice:
     """One kernel on the nearest rows of each query."""
     rows = shuffled_rows(len(centers.points), LOCAL_ROWS, seed + 1, centers.points.device)
-    residuals = centers.values if prior is None else prior.left_out()
     counts = [min(num_neighbors or most, len(centers.points) - 1) for most in ((0,) if num_neighbors else NEIGHBORS)]
-    best: tuple[float, Candidate, int, Tensor | None, Tensor] | None = None
+    found: list[tuple[Candidate, int, Tensor | None]] = []
     for finalist in _best_of_each(ranked, LOCAL_FINALISTS):
         some = shuffled_rows(len(centers.points), FITTED_ROWS, seed, rows.device)
         rotation = principal_directions(finalist.family.mapped(centers.points[some]), PRINCIPAL)
-        for candidate, count in _local_candidates(
-            finalist, centers, rows, residuals, rotation, counts, priors, judge, given
-        ):
-            if best is None or candidate.loss < best[0]:
-                best = candidate.loss, candidate, count, rotation, rows
-    assert best is not None
-    _, candidate, count, rotation, _ = best
-    if rotation is not None and not _keeps_all(candidate, centers, rows, residuals, rotation, count, judge):
+        candidates = _local_candidates(finalist, centers, rows, prior, rotation, counts, priors, judge, given)
+        found += [(candidate, count, rotation) for candidate, count in candidates]
+    candidate, count, rotation = min(found, key=lambda one: one[0].loss)
+    if rotation is not None and not _keeps_all(candidate, centers, rows, prior, rotation, count, judge):
         rotation = None
     member = Member(candidate.family.kernel(candidate.log, rotation), candidate.ridge, count, 1.0, True)
-    return Choice((member,), candidate.prior, ())
+    return Choice((member,), candidate.prior, _tried([one for one, *_ in found], prior))
 
 
 def principal_directions(mapped: Tensor, most: int) -> Tensor | None:
@@ -324,14 +342,15 @@ def principal_directions(mapped: Tensor, most: int) -> Tensor | None:
     if mapped.shape[1] <= most or len(mapped) <= most:
         return None
     centered = mapped - mapped.mean(0)
-    return torch.linalg.eigh(centered.T @ centered).eigenvectors.T.flip(0)[:most].contiguous()
+    directions: Tensor = torch.linalg.eigh(centered.T @ centered).eigenvectors.T.flip(0)
+    return directions[:most].contiguous()
 
 
 def _local_candidates(
     finalist: Candidate,
     centers: Centers,
     rows: Tensor,
-    residuals: Tensor,
+    prior: FittedRidge | None,
     rotation: Tensor | None,
     counts: Sequence[int],
     priors: Sequence[bool],
@@ -343,8 +362,8 @@ def _local_candidates(
     index = ExactIndex()
     index.build(mapped)
     indices = index.search(mapped[rows], max(counts), exclude=rows).indices
-    values = torch.cat([residuals if use else centers.values for use in priors], dim=1).float()
-    offsets = [centers.values[rows] - residuals[rows] if use else 0.0 for use in priors]
+    values = torch.cat([_left_over(centers.values, prior, use) for use in priors], dim=1).float()
+    offsets = [_offset(centers.values, prior, use, rows) for use in priors]
     equal, found = bool((centers.weights == 1).all()), []
     for factor in LOCAL_FACTORS if len(finalist.family.factors) > 1 else (1.0,):
         log = finalist.log + math.log(factor)
@@ -354,12 +373,22 @@ def _local_candidates(
             options = SolveOptions(profile, ridge if equal else ridge / centers.weights, "constant")
             means = _paths(mapped, rows, values, indices, options, counts)
             for use, offset, own in zip(priors, offsets, means.chunk(len(priors), dim=2), strict=True):
-                scores = own.double() + (offset if isinstance(offset, float) else offset.unsqueeze(1))
+                scores = own.double() + offset.unsqueeze(1)
                 losses = judge.losses(scores, rows)
                 at = int((losses <= losses.min() * (1 + NEARLY)).nonzero()[0])
                 candidate = Candidate(finalist.family, log, ridge, use, scores[:, at], float(losses[at]))
                 found.append((candidate, counts[at]))
     return found
+
+
+def _left_over(values: Tensor, prior: FittedRidge | None, use: bool) -> Tensor:
+    """What the kernel predicts."""
+    return values if not use or prior is None else prior.left_out()
+
+
+def _offset(values: Tensor, prior: FittedRidge | None, use: bool, rows: Tensor) -> Tensor:
+    """What the prior, if it is used, predicts of some rows without themselves, `(n, C)`."""
+    return torch.zeros_like(values[rows]) if not use or prior is None else values[rows] - prior.errors(rows)
 
 
 def _paths(
@@ -375,13 +404,19 @@ def _paths(
 
 
 def _keeps_all(
-    candidate: Candidate, centers: Centers, rows: Tensor, residuals: Tensor, rotation: Tensor, count: int, judge: Judge
+    candidate: Candidate,
+    centers: Centers,
+    rows: Tensor,
+    prior: FittedRidge | None,
+    rotation: Tensor,
+    count: int,
+    judge: Judge,
 ) -> bool:
     """Whether the principal directions predict left-out rows as well as all of them do, up to one standard error."""
     some = shuffled_rows(len(centers.points), COMPARED_ROWS, 2, rows.device)
     own = torch.arange(min(len(rows), len(some)))
-    values = (residuals if candidate.prior else centers.values)[some].float()
-    offset = (centers.values - residuals)[some[own]] if candidate.prior else 0.0
+    values = _left_over(centers.values, prior, candidate.prior)[some].float()
+    offset = _offset(centers.values, prior, candidate.prior, some[own])
     profile = scaled(candidate.family.profile, candidate.log)
     profile.input_transform = None
     weights = centers.weights[some]

@@ -29,7 +29,7 @@ from ..neighbors import nearest
 
 LEAST_RIDGE, MOST_RIDGE = 1e-7, 1e2
 LEAST_LOG, MOST_LOG = -7.0, 9.0
-PULL = 0.1  # to equal lengthscales, in rows
+PULL = 1.0  # to equal lengthscales, in rows
 NEAR_PATCHES, NEAR_PATCH = 6, 300  # rows at once: a step costs their cube
 UNRESOLVED = 1e3  # the loss of what cannot be solved
 
@@ -74,7 +74,7 @@ def learn_lengthscales(
     def objective(theta: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
         moved = torch.from_numpy(theta.copy())
         parts = [loss_slope(patch, moved[:-1], moved[-1], counted) for patch in patches]
-        loss, slope = math.fsum(part[0] for part in parts) / len(parts), sum(part[1] for part in parts) / len(parts)
+        loss, slope = math.fsum(part[0] for part in parts) / len(parts), torch.stack([part[1] for part in parts]).mean(0)
         if not math.isfinite(loss):  # singular in float64
             return UNRESOLVED, np.zeros_like(theta)
         pull = PULL / len(patches[0].embedded) * (moved[:-1] - moved[:-1].mean())
@@ -90,7 +90,7 @@ def learn_lengthscales(
 
 
 def near_patches(problem: Problem, logs: Tensor, generator: torch.Generator) -> list[Problem]:
-    """The rows nearest to some random ones, in the metric as it stands, nearest first: as close as the neighbors of a query."""
+    """The rows nearest to some random ones in the metric as it stands, nearest first: as close as those of a query."""
     points = problem.embedded.float() * torch.exp(-logs).float()[problem.groups]
     seeds = torch.randint(len(points), (NEAR_PATCHES,), generator=generator)
     return [problem.rows(rows) for rows in nearest(points[seeds], points, min(NEAR_PATCH, len(points)))]

@@ -39,7 +39,7 @@ from ..tuning.select import scaled
 from .encoding import Array, Centers, Groups, Rows, Sample, different_points, groups_of, sample_of
 from .prior import FittedRidge, GroupedHat, Hat, ModelPrior, RidgePrior
 
-MOST_DENSE = 5000  # different rows in one factorization: its time grows with their cube
+MOST_DENSE = 6000  # different rows in one factorization: its time grows with their cube
 DENSE_BUT_LOCAL = 400  # nearest rows in each prediction of a member for every row, where they are more than that
 SOLVED_IN_SINGLE = 1e-3  # least ridge that is solved in float32
 EXPLAINED_AT_ONCE = 256  # queries
@@ -90,13 +90,16 @@ def dtypes_of(member: Member, points: Tensor) -> tuple[torch.dtype, torch.dtype]
 
 
 class DenseMember:
-    """Every center takes part; in float64, whatever the dtype of the data."""
+    """Every center takes part; in float64, whatever the dtype of the data. Those that are left out are solved `last`."""
 
-    def __init__(self, member: Member, centers: Centers, trend: Trend = "constant") -> None:
-        self.dtype, self.ridge, self.ridges = centers.points.dtype, member.ridge, member.ridge / centers.weights
-        options = SolveOptions(member.kernel, self.ridges, trend)
-        self.values = centers.values
-        self.regressor = DenseRegressor(centers.points, centers.values, options)
+    def __init__(self, member: Member, centers: Centers, last: Tensor, trend: Trend = "constant") -> None:
+        others = torch.ones(len(centers.points), dtype=torch.bool)
+        others[last] = False
+        self.order = torch.cat((others.nonzero().squeeze(1), last))
+        ordered = centers.some(self.order)
+        self.dtype, self.ridge, self.ridges = centers.points.dtype, member.ridge, member.ridge / ordered.weights
+        self.last, self.values = len(last), ordered.values
+        self.regressor = DenseRegressor(ordered.points, ordered.values, SolveOptions(member.kernel, self.ridges, trend))
 
     def mean(self, query: Tensor) -> Tensor:
         return self.regressor.predict(query).to(self.dtype)
@@ -106,24 +109,26 @@ class DenseMember:
         return Prediction(mean.to(self.dtype), power_squared.clamp_min(0) + self.ridge)
 
     def weights(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        weights = self.regressor.weights(query)
-        return torch.arange(weights.shape[1]).expand(len(query), -1), weights.to(self.dtype)
+        return self.order.expand(len(query), -1), self.regressor.weights(query).to(self.dtype)
 
     def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Hat | GroupedHat | None = None) -> Prediction:
-        """Predictions of some centers without them: without their whole group, and out of the fit of the prior, if given."""
-        if groups is None and hat is None:
-            means, diagonal = self.regressor.leave_one_out()
-        else:
-            inverse = self.regressor.inverse()
-            diagonal = inverse.diagonal().clone()
-            residuals = self.regressor.coefficients / diagonal.unsqueeze(1)
-            for members in groups.several if groups is not None else ():
-                block = inverse[members][:, members]
-                residuals[members] = torch.linalg.solve(block, inverse[members] @ self.values)
-                diagonal[members] = 1 / torch.linalg.inv(block).diagonal()
-            means = self.values - residuals if hat is None else hat.left_out() - hat.of_sum(inverse)
+        """Predictions of the last centers, `which`, without them: without their whole group, and out of the prior's fit.
+
+        `hat`, of all centers, is given where they are few: it corrects what the prior left over of the *other* centers.
+        """
+        count = len(self.order) if groups is not None else self.last
+        inverse = self.regressor.inverse(count)
+        diagonal, values = inverse.diagonal().clone(), self.values[-count:]
+        residuals = self.regressor.coefficients[-count:] / diagonal.unsqueeze(1)
+        places = self.order.argsort()
+        for members in [places[several] for several in groups.several] if groups is not None else ():
+            block = inverse[members][:, members]
+            residuals[members] = torch.linalg.solve(block, inverse[members] @ values)
+            diagonal[members] = 1 / torch.linalg.inv(block).diagonal()
+        means = values - residuals if hat is None else hat.left_out() - hat.of_sum(inverse)
         # 1 / P_ii is the variance of the center itself, with its own ridge in it.
-        return Prediction(means[which].to(self.dtype), torch.maximum(1 / diagonal, self.ridges)[which])
+        variances = torch.maximum(1 / diagonal, self.ridges[-count:])
+        return Prediction(means[-self.last :].to(self.dtype), variances[-self.last :])
 
 
 class LocalMember:
@@ -274,7 +279,7 @@ class Predictor:
         """The members, solved on the centers."""
         counts = [neighbors_of(member, len(self.centers.points)) for member in self.members]
         return [
-            DenseMember(member, self.left_over, self.trend)
+            DenseMember(member, self.left_over, self.sample.which, self.trend)
             if count is None
             else LocalMember(member, self.left_over, count, self.trend)
             for member, count in zip(self.members, counts, strict=True)
@@ -333,9 +338,12 @@ class Predictor:
         if len(self.centers.points) > (1 if self.groups is None else self.groups.largest):
             dense = [member for member in self.fitted if isinstance(member, DenseMember)]
             hat: Hat | GroupedHat | None = None
-            if self.fitted_prior is not None and dense:
-                everyone = torch.arange(len(self.centers.points))
-                hat = self.fitted_prior.hat(everyone) if self.groups is None else self.fitted_prior.grouped_hat(self.groups)
+            if self.fitted_prior is not None and dense and len(sample.which) == len(self.centers.points):
+                hat = (
+                    self.fitted_prior.hat(sample.which)
+                    if self.groups is None
+                    else self.fitted_prior.grouped_hat(self.groups)
+                )
             alone = [fitted.leave_out(sample.which, self.groups, hat if fitted in dense else None) for fitted in self.fitted]
             prior = self.centers.values[sample.which] - self._errors_of_prior(sample.which)
         else:  # nothing is known without it

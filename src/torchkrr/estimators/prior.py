@@ -49,6 +49,10 @@ class Hat(NamedTuple):
         """Residuals `(n, C)` of each row in the fit without it: how wrong the prior is about it."""
         return self.errors
 
+    def targets(self) -> Tensor:
+        """The same with the leverages capped, `(n, C)`: what the kernel predicts."""
+        return self.residuals / (1 - self.leverages).unsqueeze(1)
+
     def of_sum(self, inverse: Tensor) -> Tensor:
         """Residuals `(n, C)` of the sum of prior and kernel without each row, from $P$ of a dense kernel on these rows."""
         weights = -inverse / inverse.diagonal().unsqueeze(1)

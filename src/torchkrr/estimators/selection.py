@@ -32,7 +32,7 @@ from ..tuning import Selection, learn_metric, select
 from ..tuning.leave_one_out import shuffled_rows
 from ..tuning.scores import Loss
 from ..tuning.select import scaled
-from .candidates import FITTED_ROWS, PROFILES, WIDE, Family, Judge, choose_for_classes, family_named
+from .candidates import FITTED_ROWS, PROFILES, WIDE, Family, Judge, Tried, choose_for_classes, family_named
 from .encoding import Centers, Concatenate, Groups, RankTransform, SelectColumns, Staircase
 from .lengthscales import Fit, Problem, first_log, learn_lengthscales, near_patches, random_patch, try_around
 from .predictor import FEWEST, Member
@@ -140,10 +140,11 @@ def _read_prior(prior: Any, kernel: Any, *, classes: bool) -> Any:
 class Choice(NamedTuple):
     members: tuple[Member, ...]
     prior: RidgePrior | None
+    tried: Tried
 
 
 def choose(centers: Centers, request: Request, groups: Groups | None = None) -> Choice:
-    """Prior and members. Every center takes part in each prediction where they are few, the nearest ones where they are many.
+    """Prior and members. Every center takes part in each prediction where they are few, the nearest where they are many.
 
     Weights count in units of their mean, so that a table that is given several times is judged as it would be once.
     """
@@ -155,9 +156,9 @@ def choose(centers: Centers, request: Request, groups: Groups | None = None) -> 
     centers = centers._replace(weights=centers.weights / unit)
     if request.ridge is not None:
         request = request._replace(ridge=request.ridge / unit)
-    members, prior = _choose(centers, request)
+    members, prior, tried = _choose(centers, request)
     members = tuple(member._replace(ridge=member.ridge * unit) for member in members)
-    return Choice(members, None if prior is None else prior._replace(ridge=prior.ridge * unit))
+    return Choice(members, None if prior is None else prior._replace(ridge=prior.ridge * unit), tried)
 
 
 def _choose(centers: Centers, request: Request) -> Choice:
@@ -172,15 +173,17 @@ def _choose(centers: Centers, request: Request) -> Choice:
         choice = choose_for_classes(
             centers, request.kernel, request.ridge, neighbors, prior, judge, prior_optional=optional, seed=request.seed
         )
-        return Choice(choice.members, prior.prior if prior is not None and choice.prior else None)
+        return Choice(choice.members, prior.prior if prior is not None and choice.prior else None, choice.tried)
     if prior is not None and optional and not _prior_wins(centers, prior, request):
         prior = None
     if prior is not None:
         centers = centers._replace(values=prior.left_out())
         request = request._replace(loss="mse")  # of residuals, which are no memberships
-    if request.dense or few or count < FEWEST_LOCAL:
-        return Choice(choose_dense(centers, request), None if prior is None else prior.prior)
-    return Choice(choose_local(centers, request), None if prior is None else prior.prior)
+    dense = request.dense or few or count < FEWEST_LOCAL
+    members, tried = (choose_dense if dense else choose_local)(centers, request)
+    if prior is None:
+        return Choice(members, None, tried)
+    return Choice(members, prior.prior, {f"{name} + {prior.prior.name}": loss for name, loss in tried.items()})
 
 
 @torch.no_grad()
@@ -212,11 +215,12 @@ def _prior_wins(centers: Centers, prior: FittedRidge, request: Request) -> bool:
     mapped = family_named("matern32" if points.shape[1] <= WIDE else "unit matern32", points).mapped(points)
     values, hat, weights = centers.values[rows], prior.hat(rows), centers.weights[rows]
     distances, start = squared_distances(mapped, mapped).sqrt(), first_log(mapped)
-    both, squares = torch.stack((values, hat.left_out()), dim=1), []  # (n, 2, C)
+    both, squares = torch.stack((values, hat.targets()), dim=1), []  # (n, 2, C)
+    more = torch.stack((torch.zeros_like(values), hat.left_out() - hat.targets()), dim=1)
     for factor in FIRST_FACTORS:
         spectrum = KernelSpectrum(PROFILES["matern32"]().profile(distances / (factor * start.exp())), weights)
         residuals = spectrum.leave_one_out(both.flatten(1), LOCAL_RIDGES).unflatten(2, both.shape[1:])
-        squares.append(weights[:, None, None] * residuals.square().mean(3))
+        squares.append(weights[:, None, None] * (residuals + more.unsqueeze(1)).square().mean(3))
     table = torch.cat(squares, dim=1).nan_to_num(torch.inf)  # (n, settings, 2)
     alone, summed = (table[:, table[:, :, at].mean(0).argmin(), at] for at in (0, 1))
     gain = alone - summed
@@ -224,34 +228,36 @@ def _prior_wins(centers: Centers, prior: FittedRidge, request: Request) -> bool:
 
 
 @torch.no_grad()
-def choose_for_model(left_over: Centers, request: Request) -> tuple[Member, ...]:
+def choose_for_model(left_over: Centers, request: Request) -> Choice:
     """One kernel for what a model of the caller's own leaves over, which tends to zero far from the rows."""
     unit = float(left_over.weights.mean())
     weights, count = left_over.weights / unit, len(left_over.points)
     ridges = MODEL_RIDGES if request.ridge is None else (request.ridge / unit,)
     rows = shuffled_rows(count, MOST_ROWS, request.seed, left_over.points.device)
     best: tuple[float, Kernel, float] | None = None
+    tried: Tried = {}
     names = MODEL_KERNELS if request.kernel is None else (request.kernel,)
     for name in names:
         if isinstance(name, Kernel):
-            family, factors = Family(name, None), (1.0,)
+            family = Family("own", name, None, (1.0,))
         else:
             wide = left_over.points.shape[1] > WIDE
             family = family_named(f"{'unit' if wide else 'plain'} {name}", left_over.points[rows].double())
-            factors = MODEL_FACTORS
+            family = family._replace(factors=MODEL_FACTORS)
         mapped = family.mapped(left_over.points[rows])
         start = torch.zeros(1, dtype=torch.float64) if family.transform is None else first_log(mapped)
         distances = squared_distances(mapped, mapped).sqrt()
-        for factor in factors:
+        for factor in family.factors:
             log = start + math.log(factor)
             spectrum = KernelSpectrum(family.profile.profile(distances / log.exp()), weights[rows], trend=False)
             residuals = spectrum.leave_one_out(left_over.values[rows], ridges)
             losses = (weights[rows, None, None] * residuals.square()).mean((0, 2)).nan_to_num(torch.inf)
             at = int(losses.argmin())
+            tried[family.name] = min(float(losses[at]), tried.get(family.name, math.inf))
             if best is None or float(losses[at]) < best[0]:
                 best = float(losses[at]), family.kernel(log), ridges[at]
     assert best is not None
-    return (Member(best[1], best[2] * unit, request.num_neighbors, 1.0),)
+    return Choice((Member(best[1], best[2] * unit, request.num_neighbors, 1.0),), None, tried)
 
 
 def kernel_parts(name: str, points: Tensor) -> tuple[type[Kernel], Transform, Tensor]:
@@ -269,7 +275,7 @@ def kernel_parts(name: str, points: Tensor) -> tuple[type[Kernel], Transform, Te
     return PROFILES[name.removeprefix("plain ")], transform.fit(points), torch.arange(points.shape[1] * (2 - plain))
 
 
-def choose_dense(centers: Centers, request: Request) -> tuple[Member, ...]:
+def choose_dense(centers: Centers, request: Request) -> tuple[tuple[Member, ...], Tried]:
     """Members on all centers; values of the centers are at zero mean and unit variance."""
     if len(centers.points) < FEWEST:
         kernel = request.kernel
@@ -278,7 +284,7 @@ def choose_dense(centers: Centers, request: Request) -> tuple[Member, ...]:
             lengthscale = torch.tensor(math.exp(first_log(transform(centers.points.double()))))
             kernel = profile(lengthscale, input_transform=transform)
         ridge = DEFAULT_RIDGE if request.ridge is None else request.ridge
-        return (Member(kernel, ridge, request.num_neighbors, 1.0),)
+        return (Member(kernel, ridge, request.num_neighbors, 1.0),), {}
     if len(centers.points) > MOST_ROWS:
         centers = centers.some(
             shuffled_rows(len(centers.points), MOST_ROWS, request.seed, centers.points.device).sort().values
@@ -296,9 +302,14 @@ def choose_dense(centers: Centers, request: Request) -> tuple[Member, ...]:
         candidates = list(progress)
     shares = _shares([fit for _, fit in candidates], centers)
     order = sorted((at for at in range(len(candidates)) if shares[at] > 0), key=lambda at: -shares[at])
-    return tuple(
+    members = tuple(
         Member(candidates[at][0], candidates[at][1].ridge, request.num_neighbors, float(shares[at])) for at in order
     )
+    return members, {_name(name): fit.loss for name, (_, fit) in zip(kernels, candidates, strict=True)}
+
+
+def _name(kernel: str | Kernel) -> str:
+    return kernel if isinstance(kernel, str) else type(kernel).__name__
 
 
 def _dense_candidate(given: str | Kernel, centers: Centers, request: Request, learn: bool) -> tuple[Kernel, Fit]:
@@ -364,7 +375,7 @@ class LocalChoice(NamedTuple):
         return kernel
 
 
-def choose_local(centers: Centers, request: Request) -> tuple[Member, ...]:
+def choose_local(centers: Centers, request: Request) -> tuple[tuple[Member, ...], Tried]:
     """One member with a number of neighbors."""
     learn = request.metric in ("ard", "linear") or (request.metric == "auto" and len(centers.points) >= LEAST_ROWS)
     values = centers.values.float()
@@ -376,12 +387,13 @@ def choose_local(centers: Centers, request: Request) -> tuple[Member, ...]:
     if isinstance(request.kernel, Kernel):
         points, factors = centers.points.float(), FACTORS if learn else (1.0,)
         selection = select_mapped(points, values, request.kernel, factors, request.ridges(LOCAL_RIDGES), request)
-        best = LocalChoice(selection, None, points)
+        best, tried = LocalChoice(selection, None, points), {_name(request.kernel): selection.score}
     else:
         names = LOCAL_KERNELS if request.kernel is None else (request.kernel,)
         progress = tqdm(names, "kernels", disable=not request.progress)
         choices = [_local_candidate(name, centers, values, request, learn) for name in progress]
         best = min(choices, key=lambda choice: choice.selection.score)
+        tried = {name: choice.selection.score for name, choice in zip(names, choices, strict=True)}
     if learn and request.kernel != "laplacian":  # a staircase has too many columns for a lengthscale each
         learned = learn_metric(
             best.mapped,
@@ -406,7 +418,8 @@ def choose_local(centers: Centers, request: Request) -> tuple[Member, ...]:
     if count is None:  # the least number that is nearly as good as the best: time grows with its square at least
         trial = best.selection.table[0]
         count = min(count for count, loss in trial.curve if loss <= trial.loss + NEARLY * abs(trial.loss))
-    return (Member(best.kernel(), ridge, count, 1.0, request.ridge is None and ridge >= SEARCHED_IN_SINGLE),)
+    single = request.ridge is None and ridge >= SEARCHED_IN_SINGLE
+    return (Member(best.kernel(), ridge, count, 1.0, single),), tried
 
 
 @torch.no_grad()

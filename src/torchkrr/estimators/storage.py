@@ -151,6 +151,7 @@ def save_estimator(estimator: Any, path: str | os.PathLike[str]) -> None:
         "n_features_in": estimator.n_features_in_,
         "feature_names_in": None if names is None else [str(name) for name in names],
         **estimator._own_state(),
+        "candidates": estimator.candidates_,
         "notes": getattr(estimator, "notes_", {}),
     }
     # Two names must not share memory in a file.
@@ -202,6 +203,7 @@ def _restored(kind: Any, tensors: Tensors, plain: Plain) -> Any:
         estimator.feature_names_in_ = np.array(plain["feature_names_in"], dtype=object)
     estimator._take_own_state(plain)
     estimator._describe()
+    estimator.candidates_ = [(name, loss) for name, loss in plain.get("candidates", [])]
     estimator.notes_ = dict(plain["notes"])
     return estimator
 

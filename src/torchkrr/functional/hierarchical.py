@@ -182,7 +182,7 @@ def _least_squares(points: Tensor, centers: Tensor, values: Tensor, kernel: Kern
     with torch.no_grad():
         basis = inverse_root(kernel(fixed, fixed).detach())
 
-        def features(rows: slice) -> Tensor:
+        def features(rows: slice | Tensor) -> Tensor:
             cross: Tensor = kernel(centers[rows].detach().double(), fixed).detach()
             return cross @ basis
 

@@ -1,8 +1,8 @@
 r"""From scores of classes to probabilities, by leave-one-out: a temperature, and a bias for each class.
 
 Probabilities are $\operatorname{softmax}(f / T + b)$, or $\operatorname{sigmoid}(f / T + b)$ where a row may have several
-labels. $1/T$ and $b$ have the least cross-entropy on scores of rows that the scores were not fitted to, drawn a little towards
-no bias; the problem is convex, and Newton's method solves it.
+labels. $1/T$ and $b$ have the least cross-entropy on scores of rows that the scores were not fitted to, drawn a little
+towards no bias; the problem is convex, and Newton's method solves it.
 """
 
 from __future__ import annotations

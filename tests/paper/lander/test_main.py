@@ -1,7 +1,6 @@
 """The command `python -m paper.lander`."""
 
 import json
-import sys
 
 import pytest
 from paper.checkpoints import write_checkpoint
@@ -38,25 +37,6 @@ def test_command_writes_report_figure_and_animation(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--speed", "3"], "unrecognized arguments: --speed"),
-        (["--seed", "3"], "unrecognized arguments: --seed"),
-        (["--hidden", "many"], "argument --hidden: invalid int value: 'many'"),
-        (["--episodes", "0"], "episodes must be at least 1, got 0"),
-        (["--parts", "none"], "argument --parts: invalid choice: 'none'"),
-        (["--time-limit", "nan"], "must be a number that is not negative"),
-        (["--study", "--variants", "best"], "must be among dqn, dqk, first-only"),
-    ],
-)
-def test_wrong_settings_are_usage_errors(arguments, message, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
         (["--watch", "missing.pt"], "There is no checkpoint at missing.pt"),
         (["--watch", "missing.pt", "--out", "game.mp4"], "must end in .gif"),
         (["--variants", "first-only"], "--variants are those of a study: give --study too"),
@@ -87,16 +67,3 @@ def test_a_checkpoint_of_another_command_is_refused(tmp_path, capsys):
     write_checkpoint(tmp_path / "x.pt", {"config": {}}, "learn")
     assert main(["--watch", str(tmp_path / "x.pt")]) == 1
     assert "is not a checkpoint of this version of `python -m paper.lander`" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "package", "extra"),
-    [([], "gymnasium", "rl"), ([], "matplotlib", "rl")],
-)
-def test_a_package_is_missed_before_anything_is_trained(arguments, package, extra, monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, package, None)
-    assert main([*arguments, "--out", str(tmp_path / "out")]) == 1
-    said = capsys.readouterr().err
-    assert f"needs {package}, which is not installed" in said
-    assert f'"torchkrr[{extra}]"' in said
-    assert not (tmp_path / "out").exists()

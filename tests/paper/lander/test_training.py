@@ -140,10 +140,11 @@ def test_finished_runs_are_not_repeated(tmp_path):
     assert (tmp_path / "dqk-seed0.pt").stat().st_mtime_ns == written
 
 
-def test_runs_of_the_plain_agent_serve_beside_every_kernel():
+def test_runs_of_the_plain_agent_serve_beside_every_kernel(tmp_path):
     plain = dataclasses.replace(LANDER, agent="dqn", episodes=1)
     same = dataclasses.replace(plain, ridge=0.5, parts="last", checkpoint_every=1)
-    assert same.record_identity() == plain.record_identity()
+    assert run_all([same], tmp_path, processes=0) == run_all([plain], tmp_path, processes=0)
+    assert len(read_records(tmp_path / "records.jsonl")) == 1
     for changes in ({"hidden": 8}, {"evaluation_episodes": 3}, {"episodes": 2}, {"agent": "dqk"}):
         assert dataclasses.replace(plain, **changes).record_identity() != plain.record_identity()
 

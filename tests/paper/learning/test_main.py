@@ -1,9 +1,7 @@
 """The command `python -m paper.learning`."""
 
 import os
-import sys
 
-import pytest
 from paper.learning.__main__ import main
 from tests.paper.tiny import LEARNING_OPTIONS
 
@@ -32,39 +30,3 @@ def test_the_command_writes_everything_and_the_next_one_uses_it(tmp_path, capsys
 def test_an_error_in_a_run_is_told(tmp_path, capsys):
     assert main([*LEARNING_OPTIONS, "--network", "vgg-tiny", "--processes", "1", "--out", str(tmp_path), "--quiet"]) == 1
     assert "There is no backbone 'vgg-tiny'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--depths", "0,5"), "must be among 0, 1, 2, 3, 4"),
-        (("--samples", "3"), "at least 8, or all"),
-        (("--heads", "forest"), "must be among kernel, linear"),
-        (("--objective", "leaky"), "invalid choice"),
-        (("--seeds", "0"), "whole number"),
-        (("--speed", "3"), "unrecognized arguments: --speed"),
-        (("--ridge", "0"), "ridge must be positive, got 0.0"),
-    ],
-)
-def test_options_that_make_no_sense_are_usage_errors(capsys, arguments, message):
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "package", "extra"),
-    [
-        ([], "matplotlib", "vision"),
-        (["--dataset", "digits"], "matplotlib", "demo"),
-        (["--tensorboard"], "tensorboard", "tensorboard"),
-    ],
-)
-def test_a_package_is_missed_before_anything_is_trained(arguments, package, extra, monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, package, None)
-    assert main([*arguments, "--out", str(tmp_path / "out")]) == 1
-    said = capsys.readouterr().err
-    assert f"needs {package}, which is not installed" in said
-    assert f'"torchkrr[{extra}]"' in said
-    assert not (tmp_path / "out").exists()
