@@ -67,6 +67,18 @@ def test_leave_group_out_of_the_sum_is_that_of_refits(table, weights, prior):
     np.testing.assert_allclose(model.predictor_.leave_out()[0].mean.numpy(), expected, atol=1e-8)
 
 
+@pytest.mark.usefixtures("few_coarse_points")
+@pytest.mark.parametrize("prior", [None, "linear", "coarse"])
+@pytest.mark.parametrize("groups", [None, np.arange(36) // 2], ids=["rows", "groups"])
+def test_the_kernel_predicts_what_the_prior_leaves_over_of_rows_left_out_of_it(groups, prior):
+    X, y = TABLES["diabetes"]
+    model = LocalKernelRidgeRegressor(prior=prior).fit(X, y, WEIGHTS["weighted"], groups=groups)
+    query = X[:7] + 0.01
+    problem = reference_of(model, groups, query)
+    expected = reference.prior_and_kernels(problem, np.arange(36, 43), np.arange(36))
+    np.testing.assert_allclose(model.predictor_.in_units(torch.tensor(expected))[:, 0], model.predict(query), rtol=1e-9)
+
+
 @pytest.mark.parametrize("prior", ["linear", "coarse", "auto"])
 def test_a_prior_that_interpolates_does_not_seem_to_predict(prior):
     rng = np.random.default_rng(0)
@@ -110,6 +122,9 @@ def test_copies_in_a_group_are_judged_as_one(kind, prior):
     scales = [model.kernel_.lengthscale for model in (once, grouped)]
     torch.testing.assert_close(*scales, rtol=1e-2, atol=0.0)
     assert (once.predictor_.prior is None) == (grouped.predictor_.prior is None)
+    if kind is LocalKernelRidgeClassifier:
+        assert grouped.calibration_.doubt == pytest.approx(once.calibration_.doubt)
+        assert careless.calibration_.doubt < 0.5 * once.calibration_.doubt
     exact = kind(prior=prior).fit(*thrice(table, jitter=0.0)[:2], groups=groups)
     assert score(exact) == pytest.approx(score(once), rel=1e-6)
 
@@ -125,7 +140,9 @@ def test_rows_of_one_group_are_no_repeated_observations():
     expected = LocalKernelRidgeClassifier(prior=None).fit(X[once], y[once])
     grouped = LocalKernelRidgeClassifier(prior=None).fit(X, y, groups=groups, sample_weight=np.r_[np.full(240, 1 / 3), 1, 1])
     np.testing.assert_allclose(grouped.predict_proba(X), expected.predict_proba(X), atol=1e-6)
+    thrice_as_heavy = LocalKernelRidgeClassifier(prior=None).fit(X, y, groups=groups)
     careless = LocalKernelRidgeClassifier(prior=None).fit(X, y)
+    assert careless.calibration_.temperature < 0.95 * thrice_as_heavy.calibration_.temperature
     assert np.abs(careless.predict_proba(X) - expected.predict_proba(X)).max() > 0.02
 
 
