@@ -17,11 +17,12 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ..errors import InputError
+from ..nn.prior import lifted
 from ..tuning.calibration import ClassCalibration, calibrate_classes, no_calibration
 from .base import KernelRidgeBase
 from .encoding import Array, Centers
 from .predictor import FEWEST, Predictor
-from .prior import ModelPrior, lifted
+from .prior import ModelPrior
 
 
 @dataclass(eq=False, repr=False)

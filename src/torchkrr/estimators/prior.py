@@ -12,8 +12,8 @@ $$ r_j^{(-ij)} = \frac{(1-h_{ii})\,e_j + h_{ji}\,e_i}{(1-h_{ii})(1-h_{jj})-h_{ij
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ..core.least_squares import MOST_LEVERAGE, RidgeSpectrum, inverse_root
 from ..errors import InputError
 from ..kernels import Kernel
+from ..nn.prior import evaluation_mode
 from ..transforms import Transform
 from .encoding import Groups
 
@@ -162,10 +163,16 @@ class FittedRidge:
 
     def left_out(self, groups: Groups | None = None) -> Tensor:
         """Residuals `(N, C)` of every row in the fit without it, or without its group, leverages capped."""
-        residuals = self.spectrum.leave_one_out(self.prior.ridge)
-        for members in groups.several if groups is not None else ():
+        if groups is None:
+            return self._left_out
+        residuals = self._left_out.clone()
+        for members in groups.several:
             residuals[members] = self._together(members, MOST_LEVERAGE)
         return residuals
+
+    @cached_property
+    def _left_out(self) -> Tensor:
+        return self.spectrum.leave_one_out(self.prior.ridge)
 
     def errors(self, rows: Tensor, groups: Groups | None = None) -> Tensor:
         """The same of some rows, with leverages as they are: how wrong the prior is about them, `(n, C)`."""
@@ -246,7 +253,7 @@ class ModelPrior(NamedTuple):
         model = self.model
         if isinstance(model, nn.Module):
             first = next((tensor for tensor in model.parameters() if tensor.is_floating_point()), query)
-            with torch.no_grad(), evaluating(model):
+            with torch.no_grad(), evaluation_mode(model):
                 found = torch.cat([model(part.to(first)) for part in query.split(PREDICTED_AT_ONCE)])
         else:
             found = torch.as_tensor(np.asarray(_numpy_scores(model, self.classes)(query.numpy())))
@@ -262,18 +269,6 @@ class ModelPrior(NamedTuple):
         return found.cpu().double()
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """A module in evaluation mode, and then as it was."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
 def _numpy_scores(model: Any, classes: bool) -> Callable[[Any], Any]:
     if classes and hasattr(model, "decision_function"):
         return model.decision_function  # type: ignore[no-any-return]
@@ -287,18 +282,3 @@ def _numpy_scores(model: Any, classes: bool) -> Callable[[Any], Any]:
         f"prior must be 'auto', None, 'linear', 'coarse', or a fitted model: an nn.Module, a scikit-learn estimator (in "
         f"FrozenEstimator) or a function from rows to {'logits' if classes else 'numbers'}, got {type(model).__name__}."
     )
-
-
-def lifted(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """Scores `(n, C)` with the right class lifted above the others by `margin`, where it is not the largest.
-
-    Example:
-        >>> lifted(torch.tensor([[2.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 1]), 0.5)
-        tensor([[2.0000, 1.0000],
-                [2.0000, 2.5000]])
-    """
-    rows = torch.arange(len(scores))
-    largest, best = scores.max(dim=1)
-    targets = scores.clone()
-    targets[rows, labels] = torch.where(best == labels, largest, largest + margin)
-    return targets

@@ -32,7 +32,8 @@ from ..tuning import Selection, learn_metric, select
 from ..tuning.leave_one_out import shuffled_rows
 from ..tuning.scores import Loss
 from ..tuning.select import scaled
-from .candidates import FITTED_ROWS, PROFILES, WIDE, Family, Judge, Tried, choose_for_classes, family_named
+from .candidates import FITTED_ROWS, PROFILES, WIDE, Family, Judge, Tried, family_named
+from .class_selection import choose_for_classes
 from .encoding import Centers, Concatenate, Groups, RankTransform, SelectColumns, Staircase
 from .lengthscales import Fit, Problem, first_log, learn_lengthscales, near_patches, random_patch, try_around
 from .predictor import FEWEST, Member

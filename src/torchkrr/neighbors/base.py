@@ -180,7 +180,7 @@ def evenly_spaced_rows(count: int, most: int, device: torch.device) -> Tensor:
     return torch.arange(taken, device=device) * (count - 1) // max(1, taken - 1)
 
 
-def kept_rows(indices: Tensor, count: int) -> Tensor:
+def kept_rows(indices: Tensor, count: int, *, maybe_none: bool = False) -> Tensor:
     """The mask of the rows that stay when the rows `indices` are removed."""
     check_tensor("indices", indices)
     if indices.dtype not in INDEX_DTYPES or indices.ndim != 1 or len(indices) == 0:
@@ -191,7 +191,7 @@ def kept_rows(indices: Tensor, count: int) -> Tensor:
     check_index_range("indices", indices, count, then="Rows are counted from 0, and move up after a removal.")
     keep = torch.ones(count, dtype=torch.bool, device=indices.device)
     keep[indices.long()] = False
-    if not bool(keep.any()):
+    if not maybe_none and not bool(keep.any()):
         raise ShapeError(f"Removing all {count} rows would leave nothing to predict from. Keep at least one.")
     return keep
 

@@ -3,6 +3,7 @@
 from .blended import BlendedKernelRidge
 from .hierarchical import HierarchicalKernelRidge
 from .local import Explanation, LocalKernelRidge
+from .prior import PriorExplanation, PriorKernelRidge
 from .ridge import KernelRidge
 from .transport import GromovMongeLoss, MongeLoss
 
@@ -14,4 +15,6 @@ __all__ = [
     "KernelRidge",
     "LocalKernelRidge",
     "MongeLoss",
+    "PriorExplanation",
+    "PriorKernelRidge",
 ]

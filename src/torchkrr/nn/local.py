@@ -79,7 +79,7 @@ class LocalKernelRidge(SupportLayer):
         learn_values: bool = False,
     ) -> None:
         super().__init__(centers, values, kernel, ridge, trend, on_singular, learn_centers, learn_values)
-        check_num_neighbors(num_neighbors, self.num_centers)
+        self._check_num_neighbors(num_neighbors)
         check_choice("normalize", normalize, (None, "cell"))
         check_choice("backend", backend, ("auto", "fused", "torch"))
         check_integer("keep_factors", keep_factors)
@@ -92,6 +92,9 @@ class LocalKernelRidge(SupportLayer):
         self.keep_factors = keep_factors
         self.index = index_from(index)
         self.refresh()
+
+    def _check_num_neighbors(self, num_neighbors: int) -> None:
+        check_num_neighbors(num_neighbors, self.num_centers)
 
     def forward(self, query: Tensor) -> Tensor:
         mean, _, _ = self._solve(self._flat(query), self.centers, self.values, "mean")

@@ -1,0 +1,193 @@
+"""Choose kernels and prior for classes: many candidates, judged by the calibrated log loss of rows that are left out.
+
+A few hundred rows screen every kernel, lengthscale and ridge, with and without the prior, in closed form from one
+eigendecomposition a kernel matrix. The best go on to more rows, and are mixed in the shares that lower the loss. Where rows
+are too many for one factorization, the best are the start of a search on the nearest rows of each query.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..core.dense import factored, inverse_of, project_trend, with_trend
+from ..core.spectrum import KernelSpectrum
+from ..distances import squared_distances
+from ..kernels import Kernel
+from ..tuning.leave_one_out import shuffled_rows
+from .candidates import Candidate, Choice, Family, Judge, families, offset_of, tried_of
+from .encoding import Centers
+from .lengthscales import first_log
+from .local_selection import choose_local_for_classes
+from .predictor import MOST_DENSE, Member
+from .prior import FittedRidge, Hat
+
+RIDGES = (1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
+RIDGE_FACTORS = (0.3, 1.0, 3.0)
+SCREEN_ROWS, PER_CLASS, MOST_ROWS = 300, 6, 1200
+FINALISTS = 6
+MEMBERS = 3
+MIXED = 12  # steps of the mixing: shares are multiples of one in so many
+
+
+@torch.no_grad()
+def choose_for_classes(
+    centers: Centers,
+    kernel: Kernel | str | None,
+    ridge: float | None,
+    num_neighbors: int | None,
+    prior: FittedRidge | None,
+    judge: Judge,
+    *,
+    prior_optional: bool,
+    seed: int,
+) -> Choice:
+    """Members, and whether the prior is worth its place."""
+    count, classes = centers.values.shape
+    order = shuffled_rows(count, MOST_ROWS, seed, centers.points.device)
+    few = order[: max(SCREEN_ROWS, min(PER_CLASS * classes, 2 * SCREEN_ROWS))]
+    found = families(centers.points, kernel)
+    priors = (False, True) if prior is not None and prior_optional else (prior is not None,)
+    screened = [
+        candidate
+        for family in found
+        for candidate in _screen(family, centers, few, prior, priors, judge, RIDGES if ridge is None else (ridge,))
+    ]
+    ranked = sorted(screened, key=lambda candidate: candidate.loss)
+    finalists = _best_of_each(ranked, FINALISTS)
+    final = [
+        candidate for finalist in finalists for candidate in _refit(finalist, centers, order, prior, priors, judge, ridge)
+    ]
+    local = (num_neighbors is not None and num_neighbors < count) or count > MOST_DENSE
+    if local:
+        return choose_local_for_classes(
+            sorted(final, key=lambda one: one.loss), centers, num_neighbors, prior, priors, judge, ridge, seed
+        )
+    mixes, tried = [], tried_of(final, prior)
+    for use in priors:
+        own = [candidate for candidate in final if candidate.prior == use]
+        alone = offset_of(centers.values, prior, use, order) if use else None
+        mixes.append((*_mix(own, alone, judge, order), own, use))
+        if alone is not None:
+            tried["the prior alone"] = float(judge.losses(alone.unsqueeze(1), order))
+    loss, shares, own, use = min(mixes, key=lambda mix: mix[0])
+    chosen = sorted((at for at in range(len(own)) if shares[at] > 0), key=lambda at: -shares[at])
+    if not chosen:  # the prior alone; a kernel still says how far a row is from the others
+        chosen = [min(range(len(own)), key=lambda at: own[at].loss)]
+    members = tuple(Member(own[at].family.kernel(own[at].log), own[at].ridge, None, shares[at]) for at in chosen)
+    if len(members) > 1 or shares[chosen[0]] != 1:
+        tried["the mixture"] = loss
+    return Choice(members, use, tried)
+
+
+def _screen(
+    family: Family,
+    centers: Centers,
+    rows: Tensor,
+    prior: FittedRidge | None,
+    priors: Sequence[bool],
+    judge: Judge,
+    ridges: Sequence[float],
+) -> list[Candidate]:
+    """Every lengthscale and ridge on some rows."""
+    mapped, values, weights = family.mapped(centers.points[rows]), centers.values[rows], centers.weights[rows]
+    # What the prior leaves over is taken as it is: how it depends on a row that is left out counts in the next round.
+    hat = None if prior is None else prior.hat(rows)
+    pairs = [(values, torch.zeros_like(values)) if not use else _with_prior(values, hat) for use in priors]
+    known, offsets = (torch.stack(column, dim=1) for column in zip(*pairs, strict=True))  # (n, P, C)
+    distances = squared_distances(mapped, mapped).sqrt()
+    start = first_log(mapped) if family.transform is not None else torch.zeros(1, dtype=torch.float64)
+    logs, scores = [start + math.log(factor) for factor in family.factors], []
+    for log in logs:
+        spectrum = KernelSpectrum(family.profile.profile(distances * torch.exp(-log)), weights)
+        left_out = spectrum.leave_one_out(known.flatten(1), ridges).unflatten(2, known.shape[1:])  # (n, R, P, C)
+        scores.append((offsets + known).unsqueeze(1) - left_out)
+    table = torch.stack(scores, dim=1).nan_to_num(0.0)  # (n, L, R, P, C)
+    losses = judge.losses(table.flatten(1, 3), rows).view(table.shape[1:4])
+    return [
+        Candidate(family, logs[i], ridges[j], use, table[:, i, j, k], float(losses[i, j, k]))
+        for i, j in itertools.product(range(len(logs)), range(len(ridges)))
+        for k, use in enumerate(priors)
+    ]
+
+
+def _with_prior(values: Tensor, hat: Hat | None) -> tuple[Tensor, Tensor]:
+    """What the kernel predicts of some rows, and what the prior alone predicts of them without themselves."""
+    assert hat is not None
+    return hat.targets(), values - hat.left_out()
+
+
+def _left_out(inverse: Tensor, values: Tensor, hat: Hat | None, priors: Sequence[bool]) -> list[Tensor]:
+    """Predictions `(n, C)` of left-out rows, without and with the prior."""
+    found = []
+    for use in priors:
+        if use:
+            assert hat is not None
+            residuals = hat.of_sum(inverse)
+        else:
+            residuals = (inverse @ values) / inverse.diagonal().unsqueeze(1)
+        found.append((values - residuals).nan_to_num(0.0))
+    return found
+
+
+def _best_of_each(ranked: list[Candidate], most: int) -> list[Candidate]:
+    """The best candidate of each family, whose order on a few rows says little, then the best others; each kernel once."""
+    best: dict[tuple[int, float], Candidate] = {}
+    for candidate in ranked:
+        best.setdefault((id(candidate.family), float(candidate.log)), candidate)
+    firsts: dict[int, Candidate] = {}
+    for candidate in best.values():
+        firsts.setdefault(id(candidate.family), candidate)
+    others = [candidate for candidate in best.values() if candidate is not firsts[id(candidate.family)]]
+    return [*firsts.values(), *others][:most]
+
+
+def _refit(
+    finalist: Candidate,
+    centers: Centers,
+    rows: Tensor,
+    prior: FittedRidge | None,
+    priors: Sequence[bool],
+    judge: Judge,
+    given: float | None,
+) -> list[Candidate]:
+    """Ridges around that of a finalist, on more rows."""
+    family, values, weights = finalist.family, centers.values[rows], centers.weights[rows]
+    mapped = family.mapped(centers.points[rows])
+    hat = None if prior is None else prior.hat(rows)
+    gram = family.profile.profile(squared_distances(mapped, mapped).sqrt() * torch.exp(-finalist.log))
+    found = []
+    for ridge in [factor * finalist.ridge for factor in RIDGE_FACTORS] if given is None else [given]:
+        system = with_trend(factored(gram, ridge / weights))
+        if bool(system.factor.sound):
+            inverse = project_trend(system, inverse_of(system))[0]
+            scores = _left_out(inverse, values, hat, priors)
+            losses = judge.losses(torch.stack(scores, dim=1), rows).tolist()
+            kinds = zip(priors, scores, losses, strict=True)
+            found += [finalist._replace(ridge=ridge, prior=use, scores=own, loss=loss) for use, own, loss in kinds]
+    return found
+
+
+def _mix(candidates: list[Candidate], alone: Tensor | None, judge: Judge, rows: Tensor) -> tuple[float, list[float]]:
+    """Loss and shares of the candidates that are best together: the one that lowers the loss most is added, again and again.
+
+    `alone` are the scores of the prior without any kernel, which may have a share too.
+    """
+    scores = torch.stack([candidate.scores for candidate in candidates] + ([] if alone is None else [alone]), dim=1)
+    counts, total, best, best_counts = [0] * scores.shape[1], torch.zeros_like(scores[:, 0]), float("inf"), []
+    for step in range(1, MIXED + 1):
+        losses = judge.losses((total.unsqueeze(1) + scores) / step, rows)
+        at = int(losses.argmin())
+        counts[at] += 1
+        total = total + scores[:, at]
+        if float(losses[at]) < best:
+            best, best_counts = float(losses[at]), list(counts)
+    # Each kernel costs a factorization and a share of every prediction: a few of them say nearly all.
+    kernels = best_counts[: len(candidates)]
+    kept = sorted(range(len(kernels)), key=lambda at: -kernels[at])[:MEMBERS]
+    scale = sum(kernels) / max(1, sum(kernels[at] for at in kept)) / sum(best_counts)
+    return best, [scale * number if at in kept else 0.0 for at, number in enumerate(kernels)]

@@ -1,0 +1,162 @@
+"""Choose a kernel on the nearest rows of each query for classes, from where the candidates on all of few rows ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..core.local import solve_local
+from ..core.options import SolveOptions
+from ..neighbors import ExactIndex
+from ..tuning.leave_one_out import shuffled_rows
+from ..tuning.select import scaled
+from .candidates import FITTED_ROWS, Candidate, Choice, Family, Judge, left_over, offset_of, tried_of
+from .encoding import Centers
+from .predictor import Member
+from .prior import FittedRidge
+
+LOCAL_ROWS, LOCAL_FINALISTS = 1000, 2
+NEIGHBORS = (20, 50, 100, 200)
+CLIMBED_AT = 100  # neighbors while lengthscale and ridge are searched
+MOST_TRIALS = 12
+STEPS = ((math.log(2), 1.0), (-math.log(2), 1.0), (0.0, 3.0), (0.0, 1 / 3))  # of log lengthscale, and factor of the ridge
+NEARLY = 0.005  # of the loss: what fewer neighbors may cost
+PRINCIPAL = 256  # directions that are searched and solved in, where leave-one-out loses nothing
+COMPARED_ROWS = 20_000
+
+
+@torch.no_grad()
+def choose_local_for_classes(
+    ranked: list[Candidate],
+    centers: Centers,
+    num_neighbors: int | None,
+    prior: FittedRidge | None,
+    priors: Sequence[bool],
+    judge: Judge,
+    given: float | None,
+    seed: int,
+) -> Choice:
+    """One kernel; `ranked` are candidates on all of few rows, the best first, and `given` is a ridge of the caller's own."""
+    most = len(centers.points) - 1
+    counts = [min(count, most) for count in ((num_neighbors,) if num_neighbors else NEIGHBORS)]
+    climbed_at = min(CLIMBED_AT, max(counts))
+    firsts = {candidate.family.name: candidate for candidate in reversed(ranked)}
+    trials = {name: Trials(first.family, centers, max(counts), prior, priors, judge, seed) for name, first in firsts.items()}
+    tried = [
+        trials[name].run(first.log, first.ridge if given is None else given, climbed_at) for name, first in firsts.items()
+    ]
+    for start in sorted(tried, key=lambda one: one.loss)[:LOCAL_FINALISTS]:
+        tried += trials[start.family.name].climb(start, climbed_at, fixed_ridge=given is not None)
+    best = min(tried, key=lambda one: one.loss)
+    own = trials[best.family.name]
+    finals = {count: own.run(best.log, best.ridge, count, best.prior) for count in counts}
+    least = min(final.loss for final in finals.values())
+    count = min(count for count, final in finals.items() if final.loss <= least * (1 + NEARLY))
+    rotation = own.rotation
+    if rotation is not None and not _keeps_all(finals[count], centers, own.rows, prior, rotation, count, judge):
+        rotation = None
+    member = Member(best.family.kernel(best.log, rotation), best.ridge, count, 1.0, True)
+    return Choice((member,), best.prior, tried_of([*tried, *finals.values()], prior))
+
+
+class Trials:
+    """Kernels of a family on the nearest rows of some rows that are left out."""
+
+    def __init__(
+        self,
+        family: Family,
+        centers: Centers,
+        most: int,
+        prior: FittedRidge | None,
+        priors: Sequence[bool],
+        judge: Judge,
+        seed: int,
+    ) -> None:
+        self.family, self.judge, self.weights = family, judge, centers.weights
+        some = shuffled_rows(len(centers.points), FITTED_ROWS, seed, centers.points.device)
+        self.rows = shuffled_rows(len(centers.points), LOCAL_ROWS, seed + 1, centers.points.device)
+        self.rotation = principal_directions(family.mapped(centers.points[some]), PRINCIPAL)
+        self.mapped = family.mapped(centers.points, self.rotation, torch.float32)
+        index = ExactIndex()
+        index.build(self.mapped)
+        self.indices = index.search(self.mapped[self.rows], most, exclude=self.rows).indices
+        self.parts = {
+            use: (left_over(centers.values, prior, use).float(), offset_of(centers.values, prior, use, self.rows))
+            for use in priors
+        }
+
+    def run(self, log: Tensor, ridge: float, count: int, prior: bool | None = None) -> Candidate:
+        """The better of with and without the prior, or the one asked for."""
+        profile = scaled(self.family.profile, log)
+        profile.input_transform = None
+        equal = bool((self.weights == 1).all())
+        options = SolveOptions(profile, ridge if equal else ridge / self.weights, "constant")
+        uses = [use for use in self.parts if prior in (None, use)]
+        values = torch.cat([self.parts[use][0] for use in uses], dim=1)
+        means, _ = solve_local(self.mapped[self.rows], self.mapped, values, self.indices[:, :count], options, "mean")
+        found = []
+        for use, own in zip(uses, means.chunk(len(uses), dim=1), strict=True):
+            scores = own.double() + self.parts[use][1]
+            loss = float(self.judge.losses(scores.unsqueeze(1), self.rows))
+            found.append(Candidate(self.family, log, ridge, use, scores, loss))
+        return min(found, key=lambda one: one.loss)
+
+    def climb(self, start: Candidate, count: int, *, fixed_ridge: bool) -> list[Candidate]:
+        """Candidates on the way down from one, by steps of the lengthscale and the ridge."""
+        steps = [step for step in STEPS if not (fixed_ridge and step[1] != 1) and not (self.family.fixed and step[0])]
+        best, seen = start, {_place(start.log, start.ridge): start}
+        while True:
+            here = best
+            for more, factor in steps:
+                log, ridge = here.log + more, here.ridge * factor
+                if _place(log, ridge) not in seen and len(seen) < MOST_TRIALS:
+                    seen[_place(log, ridge)] = found = self.run(log, ridge, count)
+                    best = min(best, found, key=lambda one: one.loss)
+            if best is here:
+                return list(seen.values())
+
+
+def _place(log: Tensor, ridge: float) -> tuple[float, float]:
+    return round(float(log.mean()), 6), float(f"{ridge:.6g}")
+
+
+def principal_directions(mapped: Tensor, most: int) -> Tensor | None:
+    """The directions in which points vary most, `(most, E)`; `None` if there are no more."""
+    if mapped.shape[1] <= most or len(mapped) <= most:
+        return None
+    centered = mapped - mapped.mean(0)
+    directions: Tensor = torch.linalg.eigh(centered.T @ centered).eigenvectors.T.flip(0)
+    return directions[:most].contiguous()
+
+
+def _keeps_all(
+    candidate: Candidate,
+    centers: Centers,
+    rows: Tensor,
+    prior: FittedRidge | None,
+    rotation: Tensor,
+    count: int,
+    judge: Judge,
+) -> bool:
+    """Whether the principal directions predict left-out rows as well as all of them do, up to one standard error."""
+    some = shuffled_rows(len(centers.points), COMPARED_ROWS, 2, rows.device)
+    own = torch.arange(min(len(rows), len(some)))
+    values = left_over(centers.values, prior, candidate.prior)[some].float()
+    offset = offset_of(centers.values, prior, candidate.prior, some[own])
+    profile = scaled(candidate.family.profile, candidate.log)
+    profile.input_transform = None
+    weights = centers.weights[some]
+    options = SolveOptions(profile, candidate.ridge / weights, "constant")
+    losses = []
+    for turn in (rotation, None):
+        mapped = candidate.family.mapped(centers.points[some], turn, torch.float32)
+        index = ExactIndex()
+        index.build(mapped)
+        indices = index.search(mapped[own], count, exclude=own).indices
+        means, _ = solve_local(mapped[own], mapped, values, indices, options, "mean")
+        losses.append(judge.per_row(means.double() + offset, some[own]))
+    gain = losses[0] - losses[1]  # what all directions gain
+    return bool(gain.mean() <= gain.std() / len(gain) ** 0.5)
