@@ -25,7 +25,7 @@ from ..errors import InputError, KernelRidgeWarning, ShapeError
 from ..kernels import Kernel
 from ..neighbors import nearest
 from ..tuning.scores import Loss
-from .encoding import (
+from .encoding import 
     ROUNDING,
     Array,
     Centers,
@@ -39,6 +39,7 @@ from .encoding import (
 )
 from .predictor import FEWEST, Predictor
 from .prior import ModelPrior
+from .reading import on_cpu, read_table, read_weights
 from .selection import Metric, choose, choose_for_model, read_request
 from .storage import load_estimator, save_estimator
 
