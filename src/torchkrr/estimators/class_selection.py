@@ -19,7 +19,7 @@ from ..core.spectrum import KernelSpectrum
 from ..distances import squared_distances
 from ..kernels import Kernel
 from ..tuning.leave_one_out import shuffled_rows
-from .candidates import Candidate, Choice, Family, Judge, families, offset_of, tried_of
+from .candidates import WIDE, Candidate, Choice, Family, Judge, families, offset_of, tried_of
 from .encoding import Centers
 from .lengthscales import first_log
 from .local_selection import choose_local_for_classes
@@ -57,12 +57,12 @@ def choose_for_classes(
         for family in found
         for candidate in _screen(family, centers, few, prior, priors, judge, RIDGES if ridge is None else (ridge,))
     ]
-    ranked = sorted(screened, key=lambda candidate: candidate.loss)
-    finalists = _best_of_each(ranked, FINALISTS)
+    finalists = _finalists(screened, priors)
     final = [
         candidate for finalist in finalists for candidate in _refit(finalist, centers, order, prior, priors, judge, ridge)
     ]
-    local = (num_neighbors is not None and num_neighbors < count) or count > MOST_DENSE
+    many = MOST_DENSE if centers.points.shape[1] <= WIDE else MOST_ROWS
+    local = (num_neighbors is not None and num_neighbors < count) or count > many
     if local:
         return choose_local_for_classes(
             sorted(final, key=lambda one: one.loss), centers, num_neighbors, prior, priors, judge, ridge, seed
@@ -134,16 +134,21 @@ def _left_out(inverse: Tensor, values: Tensor, hat: Hat | None, priors: Sequence
     return found
 
 
-def _best_of_each(ranked: list[Candidate], most: int) -> list[Candidate]:
-    """The best candidate of each family, whose order on a few rows says little, then the best others; each kernel once."""
-    best: dict[tuple[int, float], Candidate] = {}
-    for candidate in ranked:
-        best.setdefault((id(candidate.family), float(candidate.log)), candidate)
-    firsts: dict[int, Candidate] = {}
-    for candidate in best.values():
-        firsts.setdefault(id(candidate.family), candidate)
-    others = [candidate for candidate in best.values() if candidate is not firsts[id(candidate.family)]]
-    return [*firsts.values(), *others][:most]
+def _finalists(screened: list[Candidate], priors: Sequence[bool]) -> list[Candidate]:
+    """The best kernel of each family, whose order on a few rows says little, then the best others; each kernel once.
+
+    On few rows a prior, which was fitted to all, leaves nothing for a kernel to learn: the kernels that are best alone come
+    first.
+    """
+    found: dict[tuple[str, float], Candidate] = {}
+    for use in priors:
+        ranked = sorted((one for one in screened if one.prior == use), key=lambda one: one.loss)
+        best = {(one.family.name, float(one.log)): one for one in reversed(ranked)}
+        firsts = {one.family.name: one for one in reversed(ranked)}
+        order = [*firsts.values(), *sorted(best.values(), key=lambda one: one.loss)]
+        for candidate in order[: FINALISTS // len(priors) + (not use)]:
+            found.setdefault((candidate.family.name, float(candidate.log)), candidate)
+    return list(found.values())
 
 
 def _refit(
