@@ -25,18 +25,7 @@ from ..errors import InputError, KernelRidgeWarning, ShapeError
 from ..kernels import Kernel
 from ..neighbors import nearest
 from ..tuning.scores import Loss
-from .encoding import 
-    ROUNDING,
-    Array,
-    Centers,
-    Rows,
-    TableEncoder,
-    different_points,
-    fit_encoder,
-    on_cpu,
-    read_table,
-    read_weights,
-)
+from .encoding import ROUNDING, Array, Centers, Rows, TableEncoder, different_points, fit_encoder
 from .predictor import FEWEST, Predictor
 from .prior import ModelPrior
 from .reading import on_cpu, read_table, read_weights
