@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ..core.least_squares import MOST_LEVERAGE, RidgeSpectrum, inverse_root
 from ..errors import InputError
 from ..kernels import Kernel
+from ..nn.prior import evaluation_mode
 from ..transforms import Transform
 from .encoding import Groups
 
@@ -250,7 +251,7 @@ class ModelPrior(NamedTuple):
         model = self.model
         if isinstance(model, nn.Module):
             first = next((tensor for tensor in model.parameters() if tensor.is_floating_point()), query)
-            with torch.no_grad():
+            with torch.no_grad(), evaluation_mode(model):
                 found = torch.cat([model(part.to(first)) for part in query.split(PREDICTED_AT_ONCE)])
         else:
             found = torch.as_tensor(np.asarray(_numpy_scores(model, self.classes)(query.numpy())))
