@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torchkrr.text import TextEncoder, open_encoder
 
 from benchmarks import harness
 from benchmarks.optional import require
+from torchkrr.text import TextEncoder, open_encoder
 
 OURS = "torchkrr"
 TITLES = {"banking77": "banking77, 77 intents", "sst2": "SST-2, two sentiments"}
@@ -91,32 +91,29 @@ def logistic(rows: Array, labels: Array) -> Any:
 def nearest(rows: Array, labels: Array) -> Any:
     """The number of neighbors, and whether near ones count more, by cross-validation."""
     neighbors: Any = require("sklearn.neighbors")
-    return _searched(
-        neighbors.KNeighborsClassifier(), rows, labels, {"n_neighbors": [1, 3, 5, 10, 20, 50], "weights": ["uniform", "distance"]}
-    )
+    least = len(rows) * (FOLDS - 1) // FOLDS  # in a fold
+    counts = [number for number in (1, 3, 5, 10, 20, 50) if number <= least]
+    return _searched(neighbors.KNeighborsClassifier(), rows, labels, n_neighbors=counts, weights=["uniform", "distance"])
 
 
 def margin(rows: Array, labels: Array) -> Any:
     """C by cross-validation."""
     svm: Any = require("sklearn.svm")
-    return _searched(svm.LinearSVC(max_iter=5000), rows, labels, {"C": MARGIN_COSTS.tolist()})
+    return _searched(svm.LinearSVC(max_iter=5000), rows, labels, C=MARGIN_COSTS.tolist())
 
 
 def perceptron(rows: Array, labels: Array) -> Any:
     """One hidden layer on standardized embeddings, the weights of the best epoch on a fifth of the rows."""
-    networks, pipeline, preprocessing = (require(f"sklearn.{name}") for name in ("neural_network", "pipeline", "preprocessing"))
+    networks: Any = require("sklearn.neural_network")
+    pipeline, preprocessing = require("sklearn.pipeline"), require("sklearn.preprocessing")
     network = networks.MLPClassifier(
         HIDDEN, alpha=1e-3, early_stopping=True, validation_fraction=HELD_OUT, n_iter_no_change=PATIENCE, random_state=0
     )
     return pipeline.make_pipeline(preprocessing.StandardScaler(), network).fit(rows, labels)
 
 
-def _searched(model: Any, rows: Array, labels: Array, grid: dict[str, Any]) -> Any:
-    """With few rows there are settings that need more of them."""
+def _searched(model: Any, rows: Array, labels: Array, **grid: list[Any]) -> Any:
     selection: Any = require("sklearn.model_selection")
-    least = len(rows) * (FOLDS - 1) // FOLDS
-    if "n_neighbors" in grid:
-        grid = grid | {"n_neighbors": [number for number in grid["n_neighbors"] if number <= least]}
     return selection.GridSearchCV(model, grid, cv=FOLDS).fit(rows, labels)
 
 
@@ -139,8 +136,8 @@ def cases(
         for name in names:
             for seed in range(seeds):
                 for method in methods:
-                    labels = "all" if per_class is None else f"{per_class} per class"
-                    yield f"{name}, {labels}, seed {seed}, {method}", functools.partial(run, cache, name, per_class, seed, method)
+                    case = f"{name}, {_labels(per_class)}, seed {seed}, {method}"
+                    yield case, functools.partial(run, cache, name, per_class, seed, method)
 
 
 def run(cache: pathlib.Path, name: str, per_class: int | None, seed: int, method: str) -> harness.Record:
@@ -157,7 +154,7 @@ def run(cache: pathlib.Path, name: str, per_class: int | None, seed: int, method
     right = np.searchsorted(model.classes_, split.test_labels)
     record = {
         "data": name,
-        "labels": "all" if per_class is None else f"{per_class} per class",
+        "labels": _labels(per_class),
         "seed": seed,
         "method": method,
         "rows": len(rows),
@@ -179,28 +176,34 @@ def report(records: list[harness.Record]) -> str:
         "",
         f"Made by `python -m benchmarks.text --data FOLDER --encoder PATH`; records in `text.jsonl`. torchkrr "
         f"{machine['torchkrr']} ({machine['commit']}), {machine['processor']}, {machine['threads']} threads, torch "
-        f"{machine['torch']}. Where labels are drawn, means over {SEEDS} draws and the standard deviation of the accuracy. Seconds are "
-        f"those of one fit, everything chosen in it, and of the predictions for all test sentences, from embeddings; to embed "
-        f"{sentences:,} sentences with {embeddings[0]['encoder']} took {seconds:.0f} s.",
+        f"{machine['torch']}. Where labels are drawn, means over {SEEDS} draws and the standard deviation of the accuracy. "
+        "Seconds are those of one fit, everything chosen in it, and of the predictions for all test sentences, from "
+        f"embeddings; to embed {sentences:,} sentences with {embeddings[0]['encoder']} took {seconds:.0f} s.",
         "",
     ]
     found = _collected(records)
-    for name, labels in dict.fromkeys(key[:2] for key in found):
+    sets = sorted(dict.fromkeys(key[:2] for key in found))
+    columns = " | ".join(f"{TITLES[name].split(',')[0]}, {labels}" for name, labels in sets)
+    lines += ["## Accuracy in percent", "", f"| method | {columns} |", "|---" * (1 + len(sets)) + "|"]
+    for method in METHODS:
+        shown = []
+        for name, labels in sets:
+            best = max(_mean(of, "accuracy") for key, of in found.items() if key[:2] == (name, labels))
+            of = found.get((name, labels, method), [])
+            spread = f" ± {100 * np.std([record['accuracy'] for record in of], ddof=1):.1f}" if len(of) > 1 else ""
+            shown.append(_marked(100 * _mean(of, "accuracy"), 100 * best, ".1f") + spread if of else "")
+        lines.append(f"| {method} | {' | '.join(shown)} |")
+    for name, labels in sets:
         own = {method: found[name, labels, method] for method in METHODS if (name, labels, method) in found}
         rows, queries = (next(iter(own.values()))[0][key] for key in ("rows", "queries"))
-        size = f"{labels} ({rows:,})" if labels == "all" else f"{labels} ({rows:,} labels)"
-        lines += [f"## {TITLES[name]}: {size}, {queries:,} test sentences", ""]
-        lines += ["| method | accuracy in % | log loss | fit in s | predict in s |", "|---|---|---|---|---|"]
-        best = max(_mean(of, "accuracy") for of in own.values())
-        least = min(_mean(of, "log_loss") for of in own.values() if "log_loss" in of[0])
+        lines += ["", f"## {TITLES[name]}: {labels} ({rows:,}), {queries:,} test sentences", ""]
+        lines += ["| method | log loss | fit in s | predict in s |", "|---|---|---|---|"]
+        least = min((_mean(of, "log_loss") for of in own.values() if "log_loss" in of[0]), default=0.0)
         for method, of in own.items():
-            spread = f" ± {100 * np.std([record['accuracy'] for record in of], ddof=1):.1f}" if len(of) > 1 else ""
-            accuracy = _marked(100 * _mean(of, "accuracy"), 100 * best, ".1f") + spread
             loss = _marked(_mean(of, "log_loss"), least, ".3f") if "log_loss" in of[0] else ""
             times = " | ".join(f"{np.mean([record['seconds'][key] for record in of]):.2f}" for key in ("fit", "predict"))
-            lines.append(f"| {method} | {accuracy} | {loss} | {times} |")
-        lines.append("")
-    return "\n".join([*lines, *_goals(found)]) + "\n"
+            lines.append(f"| {method} | {loss} | {times} |")
+    return "\n".join([*lines, "", *_goals(found)]) + "\n"
 
 
 def _collected(records: list[harness.Record]) -> dict[tuple[str, str, str], list[harness.Record]]:
@@ -209,6 +212,10 @@ def _collected(records: list[harness.Record]) -> dict[tuple[str, str, str], list
         if "accuracy" in record:
             found.setdefault((record["data"], record["labels"], record["method"]), []).append(record)
     return found
+
+
+def _labels(per_class: int | None) -> str:
+    return "all" if per_class is None else f"{per_class} per class"
 
 
 def _mean(records: list[harness.Record], key: str) -> float:

@@ -17,7 +17,7 @@ class SentenceTransformer(nn.Sequential):
         super().__init__(nn.Linear(1, 1))
         nn.init.constant_(self[0].weight, len(name))
 
-    def encode(self, sentences, convert_to_tensor, show_progress_bar, batch_size=1):
+    def encode(self, sentences, convert_to_tensor, show_progress_bar=False, batch_size=1):
         return torch.stack([sum(map(word_vector, sentence.split()), torch.zeros(SIZE)) for sentence in sentences])
 
     def preprocess(self, sentences):

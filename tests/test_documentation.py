@@ -7,9 +7,9 @@ import textwrap
 
 import pytest
 import torch
+from tests import encoders
 
 import torchkrr
-from tests import encoders
 from torchkrr import functional, kernels, losses, neighbors, tuning
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -111,9 +111,11 @@ def test_public_functions_document_shapes_and_an_example(function):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=page_name)
-def test_code_of_a_page_runs(page, monkeypatch, capsys):
-    """The blocks of one page share their names, in order. A comment behind a print is what it prints, on any machine."""
-    # Words stand in for encoders that would be downloaded.
+def test_code_of_a_page_runs(page, capsys, monkeypatch):
+    """The blocks of one page share their names, in order. A comment behind a print is what it prints, on any machine.
+
+    Words stand in for encoders that would be downloaded.
+    """
     monkeypatch.setattr(torchkrr.text, "import_library", lambda: encoders)
     scope = {}
     for block in python_blocks(page):

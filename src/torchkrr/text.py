@@ -109,7 +109,7 @@ def import_library() -> ModuleType:
 
 
 def _embed(model: Any, sentences: list[str], **options: Any) -> Tensor:
-    embeddings: Tensor = model.encode(sentences, convert_to_tensor=True, **{"show_progress_bar": False, **options})
+    embeddings: Tensor = model.encode(sentences, convert_to_tensor=True, **options)
     return embeddings.float().cpu().clone()  # a tensor of inference mode could not be trained on
 
 

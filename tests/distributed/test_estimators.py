@@ -12,6 +12,7 @@ from torchkrr.distributed import launched
 from torchkrr.distributed.estimators import shard
 from torchkrr.errors import InputError
 from torchkrr.estimators import LocalKernelRidgeClassifier, LocalKernelRidgeRegressor
+from torchkrr.estimators.encoding import Rows
 from torchkrr.kernels import Matern32
 
 X, Y = smooth_table(120)
@@ -76,6 +77,19 @@ def test_a_sharded_prior_predicts_and_is_left_out_as_the_one_it_was_made_from(ne
         assert not hasattr(model.predictor_.fitted_prior, "spectrum")
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+@pytest.mark.parametrize("neighbors", [15, None], ids=["local", "dense"])
+def test_a_sharded_classifier_predicts_as_the_one_it_was_made_from(neighbors):
+    labels = np.digitize(Y, np.quantile(Y, [0.3, 0.6]))
+    model = LocalKernelRidgeClassifier(15, alpha=0.1, kernel="matern32", metric=None, prior="linear")
+    model.partial_fit(X, labels, classes=[0, 1, 2, 3])  # the last has no row yet
+    model.predictor_.members = tuple(m._replace(num_neighbors=neighbors) for m in model.predictor_.members)
+    model.predictor_ = model.predictor_.append(Rows(*(tensor[:0] for tensor in model.predictor_.rows)))  # not yet solved
+    expected = model.predict_proba(QUERY)
+    with launched("gloo"):
+        shard(model)
+        np.testing.assert_allclose(model.predict_proba(QUERY), expected, rtol=1e-9)
 
 
 def test_a_sharded_model_prior_stays_what_it_was_far_from_all_rows():

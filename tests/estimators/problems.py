@@ -19,11 +19,11 @@ def two_classes(count=160, seed=0):
 
 
 @torch.no_grad()
-def reference_of(model, groups=None):
-    """The different rows of a fitted estimator, and what was chosen, for the loops of `tests.reference`."""
+def reference_of(model, groups=None, query=None):
+    """The different rows of a fitted estimator, and what was chosen, for the loops of `tests.reference`; query rows last."""
     predictor = model.predictor_
     centers, prior = predictor.centers, predictor.prior
-    points = centers.points
+    points = centers.points if query is None else torch.cat((centers.points, torch.tensor(query)))
     members = [
         (reference.PROFILES[type(member.kernel).__name__], member.kernel.embed(points).numpy(), member.ridge, member.share)
         for member in predictor.members
@@ -34,5 +34,5 @@ def reference_of(model, groups=None):
         members=members,
         values=centers.values.numpy(),
         weights=centers.weights.numpy(),
-        groups=np.arange(len(points)) if groups is None else np.asarray(groups)[predictor.first_rows],
+        groups=np.arange(len(centers.points)) if groups is None else np.asarray(groups)[predictor.first_rows],
     )

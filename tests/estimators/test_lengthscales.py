@@ -55,10 +55,7 @@ def test_features_that_matter_get_short_lengthscales(counted):
     values = torch.sin(8 * points[:, 1:2])
     given = Problem(points, torch.arange(3), values, torch.ones(700, dtype=torch.float64), Matern32())
     start = torch.zeros(3, dtype=torch.float64)
-    if counted is None:
-        patches = [random_patch(given, 400, generator)]
-    else:
-        patches = near_patches(given, start, generator)
+    patches = [random_patch(given, 400, generator)] if counted is None else near_patches(given, start, generator)
     logs, _ = learn_lengthscales(patches, start, 1e-2, evaluations=25, counted=counted)
     assert logs[1] < logs[0] - 1
     assert logs[1] < logs[2] - 1

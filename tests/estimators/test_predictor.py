@@ -54,6 +54,52 @@ def test_every_number_is_finite(name, table):
         assert (mean <= upper).all()
 
 
+WIDE = RNG.normal(size=(40, 300))
+PRIOR_TABLES = {
+    **TABLES,
+    "ten rows of a hundred columns": (WIDE[:10, :100], WIDE[:10, 0]),
+    "eleven rows of a hundred columns": (WIDE[:11, :100], WIDE[:11, 0]),
+    "more columns than rows": (np.c_[WIDE, np.ones((40, 5))], WIDE[:, 0]),
+    "copies that disagree": (np.repeat(SOME[:20], 3, axis=0), RNG.normal(size=60)),
+    "missing values": (
+        np.where(np.eye(60)[:, :4] + np.eye(60)[:, 56:] > 0, np.nan, np.c_[SOME, SOME**2]),
+        SMOOTH,
+    ),
+    "one row far away": (np.r_[SOME, [[1e6, -1e6]]], np.r_[SMOOTH, 0.0]),
+    "columns of zeros and ones": ((SOME > 0).astype(float), SMOOTH),
+    "large numbers": (SOME * 1e12 + 1e13, SMOOTH * 1e9),
+}
+
+
+@pytest.mark.parametrize("table", PRIOR_TABLES)
+@pytest.mark.parametrize("prior", ["linear", "coarse", "auto"])
+def test_every_number_is_finite_with_a_prior_too(prior, table):
+    X, y = PRIOR_TABLES[table]
+    query = np.concatenate((X[:3], X[:1] + 1))
+    given = {"prior": prior, "kernel": "matern32", "metric": None}
+    labels = np.where(y > np.median(y), "a", "b")
+    for model, target in (
+        (LocalKernelRidgeRegressor(**given), y),
+        (LocalKernelRidgeClassifier(**given), labels),
+        (LocalKernelRidgeClassifier(5, **given), labels),
+    ):
+        model.fit(X, target)
+        if target is y:
+            mean, std = model.predict(query, return_std=True)
+            found = [mean, std, *model.predict_interval(query)]
+            assert np.abs(mean[: len(query) - 1] - y.mean()).max() <= 3 * np.ptp(y) + 1e-9 * np.abs(y).max()
+        else:
+            found = [model.predict_proba(query)]
+            np.testing.assert_allclose(found[0].sum(1), 1)
+            assert model.predict_set(query, 0.9).shape == found[0].shape
+        left_out = model.leave_one_out()
+        found += [model.explain(query).weights, model.typicality(query), model.error_indicator(query)]
+        assert all(np.isfinite(part).all() for part in (*found, *(left_out or ())))
+        if len(X) > 2:
+            again = model.forget([0]).partial_fit(X[:1], target[:1])
+            np.testing.assert_allclose(again.explain(query).weights, found[-3], rtol=0, atol=1e-8)
+
+
 @pytest.mark.parametrize("noise", [0.05, 0.5, 5.0])
 @pytest.mark.parametrize("signal", [(0.0, 1.0, 2.0), (0.0, 3.0, 0.0), (0.0, 0.0, 0.0)], ids=str)
 @pytest.mark.parametrize("count", [1, 2, 3])

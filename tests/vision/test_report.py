@@ -82,7 +82,7 @@ def test_mistakes_show_the_images_that_explain_them(outcome):
     confidences = [mistake.probability for mistake in examined.mistakes]
     assert confidences == sorted(confidences, reverse=True)
     assert not examined.doubtful
-    text = transfer_page(inputs, outcome.records, examined, outcome.head_summary)
+    text = transfer_page(inputs, outcome.records, examined)
     assert text.count('class="mistake"') == 12
     shown = set(re.findall(r'<img class=pixels alt="([^"]*)" src="data:image/png;base64,([^"]*)"', text))
     assert len(shown) > 20
@@ -129,7 +129,7 @@ def test_many_classes_are_listed_instead_of_a_matrix(tmp_path, outcome):
     confusion[3, 5], confusion[2, 2] = 7, 9
     examined = look(outcome, outcome.inputs.test.features, outcome.inputs.test.labels)
     examined = examined._replace(confusion=confusion, mistakes=[], doubtful=[])
-    text = transfer_page(outcome.inputs._replace(classes=names), outcome.records, examined, outcome.head_summary)
+    text = transfer_page(outcome.inputs._replace(classes=names), outcome.records, examined)
     assert "<td>class 3</td><td>class 5</td><td>7</td><td>7</td>" in text
     assert 'class="matrix"' not in text
     assert "makes none" in text
@@ -166,5 +166,5 @@ def test_light_and_dark_pages_differ_and_neither_is_empty(outcome, tmp_path):
 def test_a_page_on_features_names_rows(tmp_path):
     found = transfer.run(config(write_features(tmp_path / "some.npz", 200), tmp_path / "out", seeds=1, readouts=("knn",)))
     examined = look(found, found.inputs.test.features, (found.inputs.test.labels + 1) % 10)
-    text = transfer_page(found.inputs, found.records, examined, found.head_summary)
+    text = transfer_page(found.inputs, found.records, examined)
     assert re.search(r"row \d+ of the training part", text)

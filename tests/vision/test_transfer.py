@@ -101,7 +101,7 @@ def test_the_head_file_says_what_its_rows_are(tmp_path):
     assert about["fingerprint"] == found.inputs.backbone["fingerprint"]
     labels = head.predict(found.inputs.test.features.numpy())
     right = sum(label == found.inputs.classes[truth] for label, truth in zip(labels, found.inputs.test.labels, strict=True))
-    assert right / len(labels) == pytest.approx(found.head_summary.accuracy)
+    assert right / len(labels) == pytest.approx(found.examination.accuracy)
     given = transfer.run(config(write_features(tmp_path / "some.npz", 150), tmp_path / "two", seeds=1, readouts=("knn",)))
     assert given.head.notes_["input"] == {"kind": "features"}
 
@@ -148,7 +148,7 @@ def test_what_was_fitted_as_a_readout_is_not_fitted_again_for_the_head(tmp_path,
     given = config(write_features(tmp_path / "some.npz"), tmp_path / "out", seeds=1, readouts=("head", "knn"))
     found = transfer.run(given)
     assert fits == [50, 320]
-    assert found.head_summary.accuracy == next(r["accuracy"] for r in found.records if r["budget"] == 320)
+    assert found.examination.accuracy == next(r["accuracy"] for r in found.records if r["budget"] == 320)
     transfer.run(given)
     assert fits == [50, 320]
 
@@ -198,7 +198,7 @@ def test_the_command_prints_a_table(tmp_path, capsys):
     assert "weighted kNN" in printed
     assert str(pathlib.Path(out) / "report.html") in printed
     last = printed.splitlines()[-1]
-    assert re.fullmatch(rf"head: torchkrr head, right on \d+\.\d % of the test examples \({out}/head.safetensors\)", last)
+    assert re.fullmatch(rf"head: right on \d+\.\d % of the test examples \({out}/head.safetensors\)", last)
     assert main([*given, "--out", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(cell["readout"], cell["budget"]) for cell in found["results"]] == [
@@ -209,7 +209,7 @@ def test_the_command_prints_a_table(tmp_path, capsys):
     accuracy = found["head"]["accuracy"]
     path = str(out / "head.safetensors")
     assert "% are right in the group of the smallest indicator" in found["head"].pop("indicator")
-    assert found["head"] == {"title": "torchkrr head", "accuracy": accuracy, "path": path}
+    assert found["head"] == {"accuracy": accuracy, "path": path}
     assert f"{100 * accuracy:.1f} %" in last
     text = (out / "report.md").read_text()
     assert f"It is right on {100 * accuracy:.1f} % of 80 test examples." in text

@@ -37,6 +37,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         return {}
     notes = [outcome.note] if outcome.note else []
     result = report(outcome, text_table(outcome.cells), WRITTEN, *notes)
-    head, path = outcome.head_summary, outcome.out / "head.safetensors"
-    print(f"head: {head.title}, right on {100 * head.accuracy:.1f} % of the test examples ({path})")
-    return {**result, "notes": notes, "head": {**head._asdict(), "path": path}}
+    head, path = outcome.examination, outcome.out / "head.safetensors"
+    print(f"head: right on {100 * head.accuracy:.1f} % of the test examples ({path})")
+    return {**result, "notes": notes, "head": {"accuracy": head.accuracy, "indicator": head.indicator, "path": path}}

@@ -63,8 +63,8 @@ class ShardedPredictor(Predictor):
         rows = Rows(whole.rows.points[:0], whole.rows.values[:0], whole.rows.weights, whole.rows.groups[:0])
         super().__init__(rows, whole.members, whole.offset, whole.unit, whole.seed, whole.prior)
         self.centers = centers._replace(points=centers.points.new_empty(count, 0), values=centers.values.new_empty(count, 0))
-        self.groups, self.sample, self.prior_left_out = whole.groups, whole.sample, whole.prior_left_out
-        self.present = whole.present
+        self.groups, self.sample, self.positive = whole.groups, whole.sample, whole.positive
+        self.prior_left_out = whole.prior_left_out
         self.fitted_prior = copy.copy(whole.fitted_prior)
         if self.fitted_prior is not None:
             del self.fitted_prior.spectrum  # it holds all rows, and only a fit needs it

@@ -9,7 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,10 @@ from ..errors import InputError, KernelRidgeWarning, ShapeError
 from ..kernels import Kernel
 from ..neighbors import nearest
 from ..tuning.scores import Loss
-from .encoding import ROUNDING, Array, Centers, Rows, TableEncoder, different_points, fit_encoder, read_table, read_weights
+from .encoding import ROUNDING, Array, Centers, Rows, TableEncoder, different_points, fit_encoder
 from .predictor import FEWEST, Predictor
 from .prior import ModelPrior
+from .reading import on_cpu, read_table, read_weights
 from .selection import Metric, choose, choose_for_model, read_request
 from .storage import load_estimator, save_estimator
 
@@ -55,7 +56,24 @@ def _without_idle_outputs(centers: Centers) -> Centers:
     return centers if bool(some.all() | ~some.any()) else centers._replace(values=centers.values[:, some])
 
 
-class KernelRidgeBase(BaseEstimator):
+@dataclass(eq=False, repr=False)
+class Parameters:
+    """What all estimators are made from; scikit-learn reads the names off the constructor."""
+
+    n_neighbors: int | str = "auto"
+    _: KW_ONLY
+    alpha: float | str = "auto"
+    kernel: Kernel | str = "auto"
+    metric: Metric = "auto"
+    prior: Any = "auto"
+    categorical_features: Any = "from_dtype"
+    warm_start: bool = False
+    random_state: Any = 0
+    n_jobs: int | None = None
+    verbose: int = 0
+
+
+class KernelRidgeBase(Parameters, BaseEstimator):
     """Fitting, growing, shrinking and explaining; a subclass reads `y` and says what is predicted.
 
     Attributes:
@@ -67,44 +85,21 @@ class KernelRidgeBase(BaseEstimator):
     _dense = False
     _loss: Loss = "mse"
     _multilabel = False
+    _remedy = ""
     _ids: Array | None = None
     _group_names: dict[Any, int]
     encoder_: TableEncoder
     predictor_: Predictor
     _dtype: torch.dtype
 
-    def __init__(
-        self,
-        n_neighbors: int | str = "auto",
-        *,
-        alpha: float | str = "auto",
-        kernel: Kernel | str = "auto",
-        metric: Metric = "auto",
-        prior: Any = "auto",
-        categorical_features: Any = "from_dtype",
-        warm_start: bool = False,
-        random_state: Any = 0,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_neighbors = n_neighbors
-        self.alpha = alpha
-        self.kernel = kernel
-        self.metric = metric
-        self.prior = prior
-        self.categorical_features = categorical_features
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, ids: Any = None) -> Any:
         """Choose what is `"auto"` and keep the rows.
 
         Args:
-            X: table, `(n, D)`: an array, or a frame of pandas or polars; NaN is a missing value.
-            y: of a regressor, targets `(n,)` or `(n, C)`; of a classifier, labels `(n,)`, or `(n, C)` zeros and ones where a
-                row may have several labels.
+            X: table, `(n, D)`: an array, a tensor, a sparse matrix (made dense), or a frame of pandas or polars; NaN is a
+                missing value, half precision becomes float32.
+            y: of a regressor, targets `(n,)` or `(n, C)`; of a classifier, labels `(n,)`, or `(n, C)` zeros and ones (or
+                a sparse matrix of them) where a row may have several labels.
             sample_weight: `(n,)`; a row of weight two counts as two rows, its alpha is halved.
             groups: `(n,)` names; rows of one group, such as pictures of one thing, never vouch for each other: whatever is
                 chosen or calibrated by leaving a row out leaves its group out.
@@ -126,16 +121,18 @@ class KernelRidgeBase(BaseEstimator):
         """Fit; or `grow`, with these rows beside those there are, if there are any."""
         known = hasattr(self, "predictor_")
         keep = known and (grow or bool(self.warm_start))
+        y, sample_weight, groups = on_cpu(y), on_cpu(sample_weight), on_cpu(groups)
         with self._threads():
             table = read_table(self, X, reset=not keep)
-            # Copies: the arrays of the caller may change, or be read-only.
+            given_weights = read_weights(sample_weight, len(table))
+            given_ids = self._read_ids(ids, len(table), grow=known and grow)
+            group_numbers = self._read_groups(groups, len(table), reset=not (known and grow))
+            # The last that can fail: it may add classes. Copies: the arrays of the caller may change, or be read-only.
             values = torch.tensor(self._read_values(table, y, reset=not keep, classes=classes))
             request = None
             if not (known and grow):
                 request = read_request(self, dense=self._dense, loss=self._loss, multilabel=self._multilabel)
-            weights = torch.tensor(read_weights(sample_weight, len(values)) * self._class_weights(values))
-            group_numbers = self._read_groups(groups, len(values), reset=not (known and grow))
-            given_ids = self._read_ids(ids, len(values), grow=known and grow)
+            weights = torch.tensor(given_weights * self._class_weights(values))
             if request is None or keep:
                 points = torch.tensor(self.encoder_.encode(table), dtype=self._dtype)
             else:
@@ -217,7 +214,8 @@ class KernelRidgeBase(BaseEstimator):
     def _targets_of_model(self, scores: Tensor, values: Tensor) -> Tensor:
         """What a row is corrected to, from the scores of a model of the caller's own, `(n, C)` each."""
         if scores.shape != values.shape:
-            raise ShapeError(f"The prior predicts {scores.shape[1]} outputs, but y has {values.shape[1]}.")
+            remedy = self._remedy if scores.shape[1] > values.shape[1] else ""
+            raise ShapeError(f"The prior predicts {scores.shape[1]} outputs, but y has {values.shape[1]}.{remedy}")
         return values
 
     def _calibrate(self) -> None:
@@ -312,7 +310,7 @@ class KernelRidgeBase(BaseEstimator):
         with self._threads():
             means, sample = self.predictor_.leave_out()[0].mean, self.predictor_.sample
         order = self.predictor_.first_rows[sample.which].argsort()
-        return self._outputs(means[order]).numpy(), self.predictor_.in_units(sample.centers.values[order]).numpy()
+        return self._outputs(means[order]).numpy(), self._targets(sample.centers.values[order]).numpy()
 
     def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
         """The nearest training rows in the metric of the kernel (of the one with the largest share).
@@ -391,6 +389,10 @@ class KernelRidgeBase(BaseEstimator):
         """What is said of predicted means `(Q, C)`, float64."""
         return self.predictor_.in_units(means)
 
+    def _targets(self, values: Tensor) -> Tensor:
+        """What was given of kept values `(n, C)`, float64."""
+        return self.predictor_.in_units(values)
+
     def _read_values(self, table: Any, y: Any, *, reset: bool, classes: Any) -> Array:
         raise NotImplementedError
 
@@ -400,4 +402,5 @@ class KernelRidgeBase(BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
         return tags

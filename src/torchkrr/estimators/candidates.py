@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -12,9 +13,9 @@ from ..transforms import Compose, Linear, Standardize, Transform, UnitNorm
 from ..tuning.calibration import SCREENED, doubt_of, slope_losses, smoothed, surprise
 from ..tuning.leave_one_out import shuffled_rows
 from ..tuning.select import scaled
-from .encoding import Concatenate, RankTransform, Staircase
+from .encoding import Centers, Concatenate, RankTransform, Staircase
 from .predictor import Member
-from .prior import FittedRidge
+from .prior import FittedRidge, Hat, choose_ridge
 
 WIDE = 100  # columns: more are features of a network or a sentence, which count together
 FITTED_ROWS = 4000  # that maps are fitted on
@@ -114,6 +115,38 @@ def family_named(name: str, points: Tensor) -> Family:
     else:
         transform = Standardize() if kind == "plain" else Concatenate(Standardize(), RankTransform())
     return Family(name, PROFILES[profile](), transform.fit(points))
+
+
+class Part(NamedTuple):
+    """Some of the rows, as if there were no others."""
+
+    rows: Tensor  # (n,) which
+    points: Tensor  # (n, D)
+    values: Tensor  # (n, C)
+    weights: Tensor  # (n,)
+    hat: Hat | None  # of the prior, fitted to these rows
+
+    def targets(self, use: bool) -> Tensor:
+        """What the kernel predicts, beside the prior or alone."""
+        return self.hat.targets() if use and self.hat is not None else self.values
+
+    def offset(self, use: bool) -> Tensor:
+        """What the prior, if it is used, predicts of each row without it."""
+        return self.values - self.hat.left_out() if use and self.hat is not None else torch.zeros_like(self.values)
+
+
+def part_of(centers: Centers, rows: Tensor, prior: FittedRidge | None, loss: Callable[[Tensor, Tensor], Tensor]) -> Part:
+    """On few rows a prior that was fitted to all would leave nothing for a kernel to learn: it is fitted to them alone."""
+    own, hat = centers.some(rows), None
+    if prior is not None and len(rows) == len(centers.points):
+        hat = prior.hat(rows)
+    elif prior is not None:
+        everyone = torch.arange(len(rows))
+        few = choose_ridge(
+            prior.prior, own.points, own.values, own.weights, everyone, lambda found, which: loss(found, rows[which])
+        )
+        hat = few.hat(everyone)
+    return Part(rows, own.points, own.values, own.weights, hat)
 
 
 class Choice(NamedTuple):

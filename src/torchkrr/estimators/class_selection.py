@@ -19,12 +19,12 @@ from ..core.spectrum import KernelSpectrum
 from ..distances import squared_distances
 from ..kernels import Kernel
 from ..tuning.leave_one_out import shuffled_rows
-from .candidates import WIDE, Candidate, Choice, Family, Judge, families, offset_of, tried_of
+from .candidates import Candidate, Choice, Family, Judge, Part, families, part_of, tried_of
 from .encoding import Centers
 from .lengthscales import first_log
 from .local_selection import choose_local_for_classes
 from .predictor import MOST_DENSE, Member
-from .prior import FittedRidge, Hat
+from .prior import FittedRidge
 
 RIDGES = (1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
 RIDGE_FACTORS = (0.3, 1.0, 3.0)
@@ -50,19 +50,17 @@ def choose_for_classes(
     count, classes = centers.values.shape
     order = shuffled_rows(count, MOST_ROWS, seed, centers.points.device)
     few = order[: max(SCREEN_ROWS, min(PER_CLASS * classes, 2 * SCREEN_ROWS))]
+    parts = [part_of(centers, rows, prior, judge.losses) for rows in (few, order)]
     found = families(centers.points, kernel)
     priors = (False, True) if prior is not None and prior_optional else (prior is not None,)
     screened = [
         candidate
         for family in found
-        for candidate in _screen(family, centers, few, prior, priors, judge, RIDGES if ridge is None else (ridge,))
+        for candidate in _screen(family, parts[0], priors, judge, RIDGES if ridge is None else (ridge,))
     ]
     finalists = _finalists(screened, priors)
-    final = [
-        candidate for finalist in finalists for candidate in _refit(finalist, centers, order, prior, priors, judge, ridge)
-    ]
-    many = MOST_DENSE if centers.points.shape[1] <= WIDE else MOST_ROWS
-    local = (num_neighbors is not None and num_neighbors < count) or count > many
+    final = [candidate for finalist in finalists for candidate in _refit(finalist, parts[1], priors, judge, ridge)]
+    local = (num_neighbors is not None and num_neighbors < count) or count > MOST_DENSE
     if local:
         return choose_local_for_classes(
             sorted(final, key=lambda one: one.loss), centers, num_neighbors, prior, priors, judge, ridge, seed
@@ -70,7 +68,7 @@ def choose_for_classes(
     mixes, tried = [], tried_of(final, prior)
     for use in priors:
         own = [candidate for candidate in final if candidate.prior == use]
-        alone = offset_of(centers.values, prior, use, order) if use else None
+        alone = parts[1].offset(use) if use else None
         mixes.append((*_mix(own, alone, judge, order), own, use))
         if alone is not None:
             tried["the prior alone"] = float(judge.losses(alone.unsqueeze(1), order))
@@ -84,30 +82,21 @@ def choose_for_classes(
     return Choice(members, use, tried)
 
 
-def _screen(
-    family: Family,
-    centers: Centers,
-    rows: Tensor,
-    prior: FittedRidge | None,
-    priors: Sequence[bool],
-    judge: Judge,
-    ridges: Sequence[float],
-) -> list[Candidate]:
+def _screen(family: Family, part: Part, priors: Sequence[bool], judge: Judge, ridges: Sequence[float]) -> list[Candidate]:
     """Every lengthscale and ridge on some rows."""
-    mapped, values, weights = family.mapped(centers.points[rows]), centers.values[rows], centers.weights[rows]
+    mapped = family.mapped(part.points)
     # What the prior leaves over is taken as it is: how it depends on a row that is left out counts in the next round.
-    hat = None if prior is None else prior.hat(rows)
-    pairs = [(values, torch.zeros_like(values)) if not use else _with_prior(values, hat) for use in priors]
-    known, offsets = (torch.stack(column, dim=1) for column in zip(*pairs, strict=True))  # (n, P, C)
+    known = torch.stack([part.targets(use) for use in priors], dim=1)  # (n, P, C)
+    offsets = torch.stack([part.offset(use) for use in priors], dim=1)
     distances = squared_distances(mapped, mapped).sqrt()
     start = first_log(mapped) if family.transform is not None else torch.zeros(1, dtype=torch.float64)
     logs, scores = [start + math.log(factor) for factor in family.factors], []
     for log in logs:
-        spectrum = KernelSpectrum(family.profile.profile(distances * torch.exp(-log)), weights)
+        spectrum = KernelSpectrum(family.profile.profile(distances * torch.exp(-log)), part.weights)
         left_out = spectrum.leave_one_out(known.flatten(1), ridges).unflatten(2, known.shape[1:])  # (n, R, P, C)
         scores.append((offsets + known).unsqueeze(1) - left_out)
     table = torch.stack(scores, dim=1).nan_to_num(0.0)  # (n, L, R, P, C)
-    losses = judge.losses(table.flatten(1, 3), rows).view(table.shape[1:4])
+    losses = judge.losses(table.flatten(1, 3), part.rows).view(table.shape[1:4])
     return [
         Candidate(family, logs[i], ridges[j], use, table[:, i, j, k], float(losses[i, j, k]))
         for i, j in itertools.product(range(len(logs)), range(len(ridges)))
@@ -115,31 +104,8 @@ def _screen(
     ]
 
 
-def _with_prior(values: Tensor, hat: Hat | None) -> tuple[Tensor, Tensor]:
-    """What the kernel predicts of some rows, and what the prior alone predicts of them without themselves."""
-    assert hat is not None
-    return hat.targets(), values - hat.left_out()
-
-
-def _left_out(inverse: Tensor, values: Tensor, hat: Hat | None, priors: Sequence[bool]) -> list[Tensor]:
-    """Predictions `(n, C)` of left-out rows, without and with the prior."""
-    found = []
-    for use in priors:
-        if use:
-            assert hat is not None
-            residuals = hat.of_sum(inverse)
-        else:
-            residuals = (inverse @ values) / inverse.diagonal().unsqueeze(1)
-        found.append((values - residuals).nan_to_num(0.0))
-    return found
-
-
 def _finalists(screened: list[Candidate], priors: Sequence[bool]) -> list[Candidate]:
-    """The best kernel of each family, whose order on a few rows says little, then the best others; each kernel once.
-
-    On few rows a prior, which was fitted to all, leaves nothing for a kernel to learn: the kernels that are best alone come
-    first.
-    """
+    """The best kernel of each family, whose order on a few rows says little, then the best others; each kernel once."""
     found: dict[tuple[str, float], Candidate] = {}
     for use in priors:
         ranked = sorted((one for one in screened if one.prior == use), key=lambda one: one.loss)
@@ -151,27 +117,19 @@ def _finalists(screened: list[Candidate], priors: Sequence[bool]) -> list[Candid
     return list(found.values())
 
 
-def _refit(
-    finalist: Candidate,
-    centers: Centers,
-    rows: Tensor,
-    prior: FittedRidge | None,
-    priors: Sequence[bool],
-    judge: Judge,
-    given: float | None,
-) -> list[Candidate]:
+def _refit(finalist: Candidate, part: Part, priors: Sequence[bool], judge: Judge, given: float | None) -> list[Candidate]:
     """Ridges around that of a finalist, on more rows."""
-    family, values, weights = finalist.family, centers.values[rows], centers.weights[rows]
-    mapped = family.mapped(centers.points[rows])
-    hat = None if prior is None else prior.hat(rows)
+    family, mapped = finalist.family, finalist.family.mapped(part.points)
     gram = family.profile.profile(squared_distances(mapped, mapped).sqrt() * torch.exp(-finalist.log))
     found = []
     for ridge in [factor * finalist.ridge for factor in RIDGE_FACTORS] if given is None else [given]:
-        system = with_trend(factored(gram, ridge / weights))
+        system = with_trend(factored(gram, ridge / part.weights))
         if bool(system.factor.sound):
             inverse = project_trend(system, inverse_of(system))[0]
-            scores = _left_out(inverse, values, hat, priors)
-            losses = judge.losses(torch.stack(scores, dim=1), rows).tolist()
+            alone = (inverse @ part.values) / inverse.diagonal().unsqueeze(1)
+            residuals = [part.hat.of_sum(inverse) if use and part.hat is not None else alone for use in priors]
+            scores = [(part.values - own).nan_to_num(0.0) for own in residuals]
+            losses = judge.losses(torch.stack(scores, dim=1), part.rows).tolist()
             kinds = zip(priors, scores, losses, strict=True)
             found += [finalist._replace(ridge=ridge, prior=use, scores=own, loss=loss) for use, own, loss in kinds]
     return found

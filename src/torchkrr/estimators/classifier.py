@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import numbers
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, check_array, check_consistent_length, column_or_1d, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -15,17 +17,15 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ..errors import InputError
-from ..kernels import Kernel
 from ..nn.prior import lifted
 from ..tuning.calibration import ClassCalibration, calibrate_classes, no_calibration
-from ..tuning.scores import Loss
 from .base import KernelRidgeBase
 from .encoding import Array, Centers
 from .predictor import FEWEST, Predictor
 from .prior import ModelPrior
-from .selection import Metric
 
 
+@dataclass(eq=False, repr=False)
 class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
     r"""Kernel ridge regression of class memberships on the nearest training rows of each query.
 
@@ -53,38 +53,11 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         ['other', 'same']
     """
 
-    _loss: Loss = "cross_entropy"
+    _loss = "cross_entropy"
+    _remedy = " Name all classes that it predicts: partial_fit(X, y, classes=...)."
 
-    def __init__(
-        self,
-        n_neighbors: int | str = "auto",
-        *,
-        alpha: float | str = "auto",
-        kernel: Kernel | str = "auto",
-        metric: Metric = "auto",
-        prior: Any = "auto",
-        margin: float = 1.0,
-        class_weight: Any = None,
-        categorical_features: Any = "from_dtype",
-        warm_start: bool = False,
-        random_state: Any = 0,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            n_neighbors,
-            alpha=alpha,
-            kernel=kernel,
-            metric=metric,
-            prior=prior,
-            categorical_features=categorical_features,
-            warm_start=warm_start,
-            random_state=random_state,
-            n_jobs=n_jobs,
-            verbose=verbose,
-        )
-        self.margin = margin
-        self.class_weight = class_weight
+    margin: float = field(default=1.0, kw_only=True)
+    class_weight: Any = field(default=None, kw_only=True)
 
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, groups: Any = None, ids: Any = None
@@ -95,6 +68,8 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
             X, y, sample_weight, groups, ids: as in `fit`.
             classes: labels that may come later; they count as classes from the start.
         """
+        if self.class_weight == "balanced" and hasattr(self, "predictor_"):
+            raise InputError("class_weight='balanced' weighs the rows of one fit. Give a dictionary to add rows.")
         return self._fit(X, y, sample_weight, classes, groups=groups, ids=ids, grow=True)
 
     def forget(self, rows: Any = None, *, ids: Any = None, label: Any = None) -> Any:
@@ -171,8 +146,9 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         if len(self.predictor_.centers.points) >= FEWEST:
             means.append(centers.mean.double())
             targets.append(sample.centers.values)
-            counts.append(self.predictor_.group_shares)
-        return torch.cat(means), torch.cat(targets), torch.cat(counts)
+            weights = sample.centers.weights  # in units of their mean: a table given twice knows no more
+            counts.append(self.predictor_.group_shares * weights / weights.mean())
+        return torch.cat(means), self._targets(torch.cat(targets)), torch.cat(counts)
 
     def _calibrate(self) -> None:
         if isinstance(self.predictor_.prior, ModelPrior):  # its scores are logits
@@ -188,7 +164,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         """Which classes have a row, `(C,)`; one that is to come is predicted as if it were not there."""
         if self._multilabel or isinstance(self.predictor_.prior, ModelPrior):
             return torch.ones(len(self.classes_), dtype=torch.bool)
-        return self.predictor_.present
+        return self.predictor_.positive
 
     def _targets_of_model(self, scores: Tensor, values: Tensor) -> Tensor:
         super()._targets_of_model(scores, values)
@@ -207,6 +183,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
     def _read_values(self, table: Any, y: Any, *, reset: bool, classes: Any) -> Array:
         if y is None:
             raise InputError("This estimator requires y to be passed, but the target y is None.")
+        y = y.toarray() if issparse(y) else y
         if np.asarray(y).dtype.kind == "f":
             assert_all_finite(np.asarray(y), input_name="y")
         check_classification_targets(y)
@@ -217,8 +194,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
             expected = "zeros and ones, a column for each label" if self._multilabel else "one label for each row"
             raise InputError(f"y must hold {expected}, as in the fit.")
         if several:
-            memberships: Array = check_array(y, dtype=np.float64, input_name="y", accept_sparse=True)
-            memberships = memberships.toarray() if hasattr(memberships, "toarray") else memberships
+            memberships: Array = check_array(y, dtype=np.float64, input_name="y")
             check_consistent_length(table, memberships)
             if reset:
                 self.classes_ = np.arange(memberships.shape[1])
@@ -231,7 +207,9 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         assert_all_finite(labels, input_name="y")
         check_consistent_length(table, labels)
         if reset:
-            self.classes_ = np.unique(labels if classes is None else classes)
+            # A model knows its classes, which need not all be among the labels.
+            known = getattr(self.prior, "classes_", labels) if classes is None else classes
+            self.classes_ = np.unique(known)
             strange = np.setdiff1d(labels, self.classes_)
             if len(strange):
                 raise InputError(
@@ -274,6 +252,13 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         self._multilabel = bool(plain.get("multilabel", False))  # files of 0.1.0 have no bias
         bias = torch.tensor(plain.get("bias", [0.0] * len(self.classes_)), dtype=torch.float64)
         self.calibration_ = ClassCalibration(float(plain["temperature"]), bias, self._multilabel, plain.get("doubt", 0.0))
+
+    def _targets(self, values: Tensor) -> Tensor:
+        if not isinstance(self.predictor_.prior, ModelPrior):
+            return values
+        if self._multilabel:
+            return (values > 0).double()
+        return torch.eye(values.shape[1], dtype=torch.float64)[values.argmax(1)]
 
     def _outputs(self, means: Tensor) -> Tensor:
         return self.calibration_.probabilities(means.masked_fill(~self._known_classes(), -math.inf))

@@ -28,7 +28,6 @@ import numpy as np
 import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor
 
 from ..errors import InputError, ShapeError
@@ -120,64 +119,6 @@ def _level(value: Any) -> str | None:
 
 def _listed(series: Any) -> list[Any]:
     return series.to_list() if hasattr(series, "to_list") else list(series)
-
-
-def read_table(estimator: Any, X: Any, *, reset: bool) -> Any:
-    """X as a float array, or as it is where some columns are categories; names and number of columns are checked."""
-    requested = estimator.categorical_features
-    if not reset:
-        has_categories = any(learned.kind != "number" for learned in estimator.encoder_.columns)
-    elif isinstance(requested, str):
-        has_categories = is_frame(X) and any(holds_text(column(X, at)) for at in range(X.shape[1]))
-    else:
-        has_categories = requested is not None and np.size(requested) > 0
-    if not has_categories:
-        try:
-            return validate_data(estimator, X, dtype=(np.float64, np.float32), ensure_all_finite="allow-nan", reset=reset)
-        except ValueError:
-            _refuse_text(X, reset=reset)
-            raise
-    if not is_frame(X):
-        X = np.asarray(X, dtype=object)
-        if X.ndim != 2:
-            raise InputError(f"X must have shape (n_samples, n_features), got {X.shape}. Reshape your data.")
-    validate_data(estimator, X, skip_check_array=True, reset=reset)
-    if 0 in X.shape:
-        raise InputError(
-            f"X is empty: {X.shape[0]} sample(s) and {X.shape[1]} feature(s), while a minimum of 1 is required."
-        )
-    return X
-
-
-def _refuse_text(X: Any, *, reset: bool) -> None:
-    """An error of its own where numbers were expected and text came."""
-    table: Any = X if is_frame(X) else np.asarray(X, dtype=object)
-    if not is_frame(X) and table.ndim != 2:
-        return
-    texts = {at: text for at in range(table.shape[1]) if (text := first_text(column(table, at))) is not None}
-    if not texts:
-        return
-    at, text = next(iter(texts.items()))
-    if not reset:
-        raise InputError(
-            f"Column {at} of X holds the text {text!r}, but held numbers in the fit. "
-            "Correct the value, or give NaN if it is missing."
-        )
-    names = [str(table.columns[one]) for one in texts] if is_frame(X) else list(texts)
-    frame = "leave categorical_features at 'from_dtype'" if is_frame(X) else "pass a DataFrame (pandas or polars)"
-    raise InputError(
-        f"Column {names[0]!r} of X holds the text {text!r}, but is taken as numbers. "
-        f"To use text as categories, {frame}, or name the columns: categorical_features={names!r}."
-    )
-
-
-def read_weights(sample_weight: Any, count: int) -> Array:
-    """One non-negative weight per row, not all zero; ones for `None`."""
-    rows = np.empty((count, 1))
-    weights: Array = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
-    if not weights.any():
-        raise InputError("sample_weight is zero for every row. Give at least one row a positive weight.")
-    return weights
 
 
 @dataclass(frozen=True)

@@ -239,8 +239,8 @@ class Predictor:
         return torch.full((len(self.centers.points),), len(of_row)).scatter_reduce(0, of_row[rows], rows, "amin")
 
     @cached_property
-    def present(self) -> Tensor:
-        """Which outputs are positive at some center, `(C,)` bool: of classes, those that have a row."""
+    def positive(self) -> Tensor:
+        """Which outputs some center has a positive value of, `(C,)`."""
         return self.centers.values.amax(0) > 0
 
     @cached_property

@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from ..core.least_squares import MOST_LEVERAGE, RidgeSpectrum, inverse_root
 from ..errors import InputError
 from ..kernels import Kernel
+from ..nn.prior import evaluation_mode
 from ..transforms import Transform
 from .encoding import Groups
 
 # Ridges that are tried, in units of the mean eigenvalue.
-RIDGES = tuple(float(ridge) for ridge in np.logspace(-4, 2, 13))
-COARSE_RIDGES = tuple(float(ridge) for ridge in np.logspace(-5, 1, 9))
+RIDGES = {"linear": np.logspace(-4, 2, 13).tolist(), "coarse": np.logspace(-5, 1, 9).tolist()}
 PREDICTED_AT_ONCE = 8192
 NEARLY_ONE = 1 - 1e-9  # a leverage of one leaves nothing of a row
 
@@ -199,7 +199,6 @@ def choose_ridge(
     values: Tensor,
     weights: Tensor,
     sample: Tensor,
-    ridges: tuple[float, ...],
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> FittedRidge:
     """The ridge with the least loss of left-out rows, among those of a `sample` `(n,)` of the rows.
@@ -209,7 +208,7 @@ def choose_ridge(
     """
     fitted = prior.fit(points, values, weights)
     unit = max(float(fitted.spectrum.eigenvalues.sum() / fitted.spectrum.eigenvalues.count_nonzero().clamp_min(1)), 1e-12)
-    candidates = tuple(ridge * unit for ridge in ridges)
+    candidates = tuple(ridge * unit for ridge in RIDGES[prior.name])
     own = values[sample]
     predictions = torch.stack([own - hat.left_out() for hat in fitted.hats(sample, candidates, NEARLY_ONE)], dim=1)
     best = candidates[int(loss(predictions, sample).argmin())]
@@ -252,7 +251,7 @@ class ModelPrior(NamedTuple):
         model = self.model
         if isinstance(model, nn.Module):
             first = next((tensor for tensor in model.parameters() if tensor.is_floating_point()), query)
-            with torch.no_grad():
+            with torch.no_grad(), evaluation_mode(model):
                 found = torch.cat([model(part.to(first)) for part in query.split(PREDICTED_AT_ONCE)])
         else:
             found = torch.as_tensor(np.asarray(_numpy_scores(model, self.classes)(query.numpy())))

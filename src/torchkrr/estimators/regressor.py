@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +12,8 @@ from sklearn.utils import check_array, check_consistent_length
 from torch import Tensor
 
 from ..errors import InputError
-from ..kernels import Kernel
 from .base import KernelRidgeBase
 from .encoding import Array, first_text
-from .selection import Metric
 
 
 class Interval(NamedTuple):
@@ -144,6 +143,7 @@ class LocalKernelRidgeRegressor(_Regressor):
     """
 
 
+@dataclass(eq=False, repr=False)
 class KernelRidgeRegressor(_Regressor):
     r"""Kernel ridge regression on all training rows, for up to about five thousand of them.
 
@@ -167,28 +167,6 @@ class KernelRidgeRegressor(_Regressor):
     """
 
     _dense = True
-
-    def __init__(
-        self,
-        alpha: float | str = "auto",
-        *,
-        kernel: Kernel | str = "auto",
-        metric: Metric = "auto",
-        prior: Any = None,
-        categorical_features: Any = "from_dtype",
-        warm_start: bool = False,
-        random_state: Any = 0,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            alpha=alpha,
-            kernel=kernel,
-            metric=metric,
-            prior=prior,
-            categorical_features=categorical_features,
-            warm_start=warm_start,
-            random_state=random_state,
-            n_jobs=n_jobs,
-            verbose=verbose,
-        )
+    n_neighbors: int | str = field(default="auto", init=False)
+    alpha: float | str = field(default="auto", kw_only=False)
+    prior: Any = field(default=None, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -32,12 +32,12 @@ from ..tuning import Selection, learn_metric, select
 from ..tuning.leave_one_out import shuffled_rows
 from ..tuning.scores import Loss
 from ..tuning.select import scaled
-from .candidates import FITTED_ROWS, PROFILES, WIDE, Family, Judge, Tried, family_named
+from .candidates import FITTED_ROWS, PROFILES, WIDE, Family, Judge, Tried, family_named, part_of
 from .class_selection import choose_for_classes
 from .encoding import Centers, Concatenate, Groups, RankTransform, SelectColumns, Staircase
 from .lengthscales import Fit, Problem, first_log, learn_lengthscales, near_patches, random_patch, try_around
 from .predictor import FEWEST, Member
-from .prior import COARSE_RIDGES, RIDGES, FittedRidge, KernelFeatures, ModelPrior, RidgePrior, choose_ridge
+from .prior import FittedRidge, KernelFeatures, ModelPrior, RidgePrior, choose_ridge
 
 Metric = Literal["ard", "linear", "auto"] | None
 PRIORS = ("auto", "linear", "coarse")
@@ -193,28 +193,35 @@ def choose_prior(centers: Centers, request: Request, judge: Judge | None) -> Fit
     points, rows = centers.points, shuffled_rows(len(centers.points), MOST_ROWS, request.seed, centers.points.device)
     few = points[shuffled_rows(len(points), FITTED_ROWS, request.seed, points.device)].double()
     features: Transform = UnitNorm() if few.shape[1] > WIDE else Standardize().fit(few)
-    ridges, name = RIDGES, "linear"
+    name = "linear"
     if request.prior == "coarse":
         kernel = Exponential(input_transform=Compose(features, MeanDistance()).fit(few))
         spread = farthest_points(kernel.embed(few), min(COARSE_POINTS, len(few)))
-        features, ridges, name = KernelFeatures(kernel).fit(few[spread]), COARSE_RIDGES, "coarse"
+        features, name = KernelFeatures(kernel).fit(few[spread]), "coarse"
 
-    def loss(predictions: Tensor, sample: Tensor) -> Tensor:
-        if judge is not None:
-            return judge.losses(predictions, sample)
-        squares = (predictions - centers.values[sample].unsqueeze(1)).square().mean(2)
-        return (centers.weights[sample].unsqueeze(1) * squares).mean(0)
+    loss = _square_loss(centers) if judge is None else judge.losses
+    return choose_ridge(RidgePrior(name, features, 0.0), points, centers.values, centers.weights, rows, loss)
 
-    return choose_ridge(RidgePrior(name, features, 0.0), points, centers.values, centers.weights, rows, ridges, loss)
+
+def _square_loss(centers: Centers) -> Callable[[Tensor, Tensor], Tensor]:
+    """Of predictions `(n, K, C)` for some rows, `(K,)`."""
+
+    def loss(predictions: Tensor, rows: Tensor) -> Tensor:
+        squares = (predictions - centers.values[rows].unsqueeze(1)).square().mean(2)
+        return (centers.weights[rows].unsqueeze(1) * squares).mean(0)
+
+    return loss
 
 
 @torch.no_grad()
 def _prior_wins(centers: Centers, prior: FittedRidge, request: Request) -> bool:
     """Whether a kernel on what the prior leaves over predicts left-out rows better, by more than one standard error."""
     rows = shuffled_rows(len(centers.points), PRIOR_ROWS, request.seed, centers.points.device)
-    points = centers.points[rows].double()
+    part = part_of(centers, rows, prior, _square_loss(centers))
+    values, hat, weights = part.values, part.hat, part.weights
+    assert hat is not None
+    points = part.points.double()
     mapped = family_named("matern32" if points.shape[1] <= WIDE else "unit matern32", points).mapped(points)
-    values, hat, weights = centers.values[rows], prior.hat(rows), centers.weights[rows]
     distances, start = squared_distances(mapped, mapped).sqrt(), first_log(mapped)
     both, squares = torch.stack((values, hat.targets()), dim=1), []  # (n, 2, C)
     more = torch.stack((torch.zeros_like(values), hat.left_out() - hat.targets()), dim=1)

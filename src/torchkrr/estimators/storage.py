@@ -210,7 +210,10 @@ def _restored(kind: Any, tensors: Tensors, plain: Plain) -> Any:
 
 def _prior_plan(prior: RidgePrior | ModelPrior | None) -> Plain | None:
     if isinstance(prior, ModelPrior):
-        raise InputError("An estimator whose prior is a model cannot be saved.")
+        raise InputError(
+            "An estimator whose prior is a model cannot be saved: the format holds no models. Save the model in its own "
+            "way, keep the rows, and fit again; or pickle the estimator."
+        )
     return None if prior is None else {**prior._asdict(), "features": _transform_plan(prior.features)}
 
 

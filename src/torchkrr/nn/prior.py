@@ -192,7 +192,7 @@ class PriorKernelRidge(nn.Module):
 
     def _evaluated(self, inputs: Any) -> tuple[Tensor, Tensor]:
         """Points and the outputs of the prior there, in evaluation mode."""
-        with _evaluation_mode(self):
+        with evaluation_mode(self):
             return self._points(inputs), self.prior(inputs)
 
     @staticmethod
@@ -233,7 +233,7 @@ def _check_alike(name: str, tensor: Tensor, other_name: str, other: Tensor) -> N
 
 
 @contextmanager
-def _evaluation_mode(module: nn.Module) -> Iterator[None]:
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Without dropout, and with the statistics of normalizations as they are."""
     training = [part for part in module.modules() if part.training]
     module.eval()

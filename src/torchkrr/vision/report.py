@@ -63,13 +63,14 @@ class Examination(NamedTuple):
     doubtful: list[Example]  # right, least confident first
     groups: list[Group]  # of equal size, ascending indicator
 
-
-class HeadSummary(NamedTuple):
-    """What a head was made from, and how good it is."""
-
-    title: str
-    accuracy: float  # on the test part
-    indicator: str  # a sentence on its error indicator there
+    @property
+    def indicator(self) -> str:
+        """A sentence on the error indicator."""
+        first, last = self.groups[0], self.groups[-1]
+        return (
+            f"{100 * first.accuracy:.1f} % are right in the group of the smallest indicator, "
+            f"{100 * last.accuracy:.1f} % in that of the largest."
+        )
 
 
 def examine(head: Fitted, classes: Sequence[str], features: Tensor, labels: Tensor) -> Examination:
@@ -114,18 +115,7 @@ def examine(head: Fitted, classes: Sequence[str], features: Tensor, labels: Tens
     return Examination(float(right.double().mean()), confusion, mistakes, doubtful, groups)
 
 
-def summarize_head(examination: Examination) -> HeadSummary:
-    first, last = examination.groups[0], examination.groups[-1]
-    indicator = (
-        f"{100 * first.accuracy:.1f} % are right in the group of the smallest indicator, "
-        f"{100 * last.accuracy:.1f} % in that of the largest."
-    )
-    return HeadSummary(readout_named(HEAD).title, examination.accuracy, indicator)
-
-
-def transfer_page(
-    inputs: Inputs, records: Sequence[Record], examination: Examination, summary: HeadSummary, note: str = ""
-) -> str:
+def transfer_page(inputs: Inputs, records: Sequence[Record], examination: Examination, note: str = "") -> str:
     """`report.html` of a transfer run."""
     cells = summarize(records)
     budget = max(cell.budget for cell in cells)
@@ -138,7 +128,7 @@ def transfer_page(
         TEMPLATES / "report.html",
         title=_title(inputs),
         data=inputs.text,
-        result=f"{_head_text(summary, inputs)} With {budget:,} labels {who} with {100 * most:.1f} %.",
+        result=f"{_head_text(examination, inputs)} With {budget:,} labels {who} with {100 * most:.1f} %.",
         table=accuracy_table(cells, log_loss=True, seconds=True).html(),
         note=_note(cells, note),
         readouts=_readouts(cells),
@@ -149,7 +139,7 @@ def transfer_page(
         indicator_figure=figure_tag(
             "Accuracy against the error indicator", lambda look: draw_indicator(indicators, accuracies, look)
         ),
-        indicator_note=summary.indicator,
+        indicator_note=examination.indicator,
         mistakes=examination.mistakes,
         doubtful=examination.doubtful,
         test_source=inputs.test.source,
@@ -161,7 +151,7 @@ def transfer_page(
     )
 
 
-def transfer_markdown(inputs: Inputs, records: Sequence[Record], summary: HeadSummary, note: str, command: str) -> str:
+def transfer_markdown(inputs: Inputs, records: Sequence[Record], examination: Examination, note: str, command: str) -> str:
     """`report.md` of a transfer run: the tables of the page, for people who read text."""
     cells = summarize(records)
     parts = [
@@ -169,7 +159,7 @@ def transfer_markdown(inputs: Inputs, records: Sequence[Record], summary: HeadSu
         accuracy_table(cells).markdown(),
         _note(cells, note),
         "\n".join(f"- {title}: {text}" for title, text in _readouts(cells)),
-        f"{_head_text(summary, inputs)} By its error indicator, in ten groups of test examples: {summary.indicator}",
+        f"{_head_text(examination, inputs)} By its error indicator, in ten groups of test examples: {examination.indicator}",
         seconds_table(cells).markdown(),
     ]
     return markdown_report(_title(inputs), command, records[-1]["versions"], parts)
@@ -212,10 +202,10 @@ def _title(inputs: Inputs) -> str:
     return f"{inputs.name}: heads on frozen features"
 
 
-def _head_text(summary: HeadSummary, inputs: Inputs) -> str:
+def _head_text(examination: Examination, inputs: Inputs) -> str:
     return (
         f"The head in head.safetensors is {readout_named(HEAD).text}. It is right on "
-        f"{100 * summary.accuracy:.1f} % of {len(inputs.test.labels):,} test examples."
+        f"{100 * examination.accuracy:.1f} % of {len(inputs.test.labels):,} test examples."
     )
 
 

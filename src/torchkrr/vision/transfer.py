@@ -27,7 +27,7 @@ from ..runs import Record, Records, fingerprint, make_folder, versions
 from .features import Inputs, read_inputs
 from .figures import LIGHT, draw_budgets, write_page, write_png
 from .readouts import HEAD, USUAL, Fitted, Training, fitted_head, quality, readout_named
-from .report import HeadSummary, examine, summarize_head, transfer_markdown, transfer_page
+from .report import Examination, examine, transfer_markdown, transfer_page
 from .sampling import budget_rows
 from .summary import Cell, summarize
 
@@ -157,7 +157,7 @@ class Outcome(NamedTuple):
     cells: list[Cell]
     reused: int  # records of earlier runs
     head: Any  # the estimator in head.safetensors
-    head_summary: HeadSummary  # how good it is
+    examination: Examination  # how good it is on the test part
     note: str  # on what was asked for and could not be; mostly empty
     out: pathlib.Path
 
@@ -204,11 +204,10 @@ def _finish(
     cells = summarize(records)
     note = config.budget_note(len(inputs.train.labels))
     examination = examine(fitted_head(head, inputs.classes), inputs.classes, inputs.test.features, inputs.test.labels)
-    summary = summarize_head(examination)
     write_png(out / "figure.png", draw_budgets(cells, LIGHT))
-    write_page(out / "report.html", transfer_page(inputs, records, examination, summary, note))
-    write_page(out / "report.md", transfer_markdown(inputs, records, summary, note, config.command))
-    return Outcome(inputs, records, cells, reused, head, summary, note, out)
+    write_page(out / "report.html", transfer_page(inputs, records, examination, note))
+    write_page(out / "report.md", transfer_markdown(inputs, records, examination, note, config.command))
+    return Outcome(inputs, records, cells, reused, head, examination, note, out)
 
 
 def cases(config: TransferConfig, count: int) -> Iterator[Case]:
