@@ -5,6 +5,7 @@ A value that cannot be used is an error that names its file, column and row; the
 
 from __future__ import annotations
 
+import collections
 import csv
 import io
 import math
@@ -233,8 +234,8 @@ class Part(NamedTuple):
         for at, text in enumerate(texts):
             if text is None:
                 raise InputError(f"The name of row {self.first + at} of {self.table.path} is missing in column {name!r}.")
-        if not repeated and len(set(texts)) < len(texts):
-            twice = next(text for at, text in enumerate(texts) if text in texts[:at])
+        (twice, count), *_ = collections.Counter(texts).most_common(1)
+        if not repeated and count > 1:
             raise InputError(f"Column {name!r} of {self.table.path} names two rows {twice!r}. Names must be different.")
         return texts
 
