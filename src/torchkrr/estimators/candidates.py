@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -61,7 +61,7 @@ class Candidate(NamedTuple):
     family: Family
     log: Tensor  # (1,): of the lengthscale
     ridge: float
-    prior: bool
+    prior: float  # factor of the ridge of the prior; 0 without it
     scores: Tensor  # (n, C)
     loss: float
 
@@ -124,34 +124,38 @@ class Part(NamedTuple):
     points: Tensor  # (n, D)
     values: Tensor  # (n, C)
     weights: Tensor  # (n,)
-    hat: Hat | None  # of the prior, fitted to these rows
+    hats: dict[float, Hat]  # of the prior, fitted to these rows, for factors of its ridge
 
-    def targets(self, use: bool) -> Tensor:
+    def targets(self, use: float) -> Tensor:
         """What the kernel predicts, beside the prior or alone."""
-        return self.hat.targets() if use and self.hat is not None else self.values
+        return self.hats[use].targets() if use else self.values
 
-    def offset(self, use: bool) -> Tensor:
+    def offset(self, use: float) -> Tensor:
         """What the prior, if it is used, predicts of each row without it."""
-        return self.values - self.hat.left_out() if use and self.hat is not None else torch.zeros_like(self.values)
+        return self.values - self.hats[use].left_out() if use else torch.zeros_like(self.values)
 
 
-def part_of(centers: Centers, rows: Tensor, prior: FittedRidge | None, loss: Callable[[Tensor, Tensor], Tensor]) -> Part:
+def part_of(
+    centers: Centers,
+    rows: Tensor,
+    prior: FittedRidge | None,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    priors: Sequence[float] = (1.0,),
+) -> Part:
     """On few rows a prior that was fitted to all would leave nothing for a kernel to learn: it is fitted to them alone."""
-    own, hat = centers.some(rows), None
-    if prior is not None and len(rows) == len(centers.points):
-        hat = prior.hat(rows)
-    elif prior is not None:
-        everyone = torch.arange(len(rows))
-        few = choose_ridge(
-            prior.prior, own.points, own.values, own.weights, everyone, lambda found, which: loss(found, rows[which])
+    own, which = centers.some(rows), rows
+    if prior is not None and len(rows) < len(centers.points):
+        which = torch.arange(len(rows))
+        prior = choose_ridge(
+            prior.prior, own.points, own.values, own.weights, which, lambda found, some: loss(found, rows[some])
         )
-        hat = few.hat(everyone)
-    return Part(rows, own.points, own.values, own.weights, hat)
+    hats = {} if prior is None else {use: prior.scaled(use).hat(which) for use in priors if use}
+    return Part(rows, own.points, own.values, own.weights, hats)
 
 
 class Choice(NamedTuple):
     members: tuple[Member, ...]
-    prior: bool
+    prior: float  # as of a candidate
     tried: Tried
 
 
@@ -164,11 +168,11 @@ def tried_of(candidates: list[Candidate], prior: FittedRidge | None) -> Tried:
     return best
 
 
-def left_over(values: Tensor, prior: FittedRidge | None, use: bool) -> Tensor:
+def left_over(values: Tensor, prior: FittedRidge | None, use: float) -> Tensor:
     """What the kernel predicts."""
-    return values if not use or prior is None else prior.left_out()
+    return values if not use or prior is None else prior.scaled(use).left_out()
 
 
-def offset_of(values: Tensor, prior: FittedRidge | None, use: bool, rows: Tensor) -> Tensor:
+def offset_of(values: Tensor, prior: FittedRidge | None, use: float, rows: Tensor) -> Tensor:
     """What the prior, if it is used, predicts of some rows without themselves, `(n, C)`."""
-    return torch.zeros_like(values[rows]) if not use or prior is None else values[rows] - prior.errors(rows)
+    return torch.zeros_like(values[rows]) if not use or prior is None else values[rows] - prior.scaled(use).errors(rows)

@@ -19,7 +19,7 @@ from ..core.spectrum import KernelSpectrum
 from ..distances import squared_distances
 from ..kernels import Kernel
 from ..tuning.leave_one_out import shuffled_rows
-from .candidates import Candidate, Choice, Family, Judge, Part, families, part_of, tried_of
+from .candidates import WIDE, Candidate, Choice, Family, Judge, Part, families, part_of, tried_of
 from .encoding import Centers
 from .lengthscales import first_log
 from .local_selection import choose_local_for_classes
@@ -31,6 +31,7 @@ RIDGE_FACTORS = (0.3, 1.0, 3.0)
 SCREEN_ROWS, PER_CLASS, MOST_ROWS = 300, 6, 1200
 FINALISTS = 6
 MEMBERS = 3
+WIDE_PRIORS = (1.0, 4.0)  # the ridge that is best for the prior alone is too small beside a kernel
 MIXED = 12  # steps of the mixing: shares are multiples of one in so many
 
 
@@ -50,9 +51,10 @@ def choose_for_classes(
     count, classes = centers.values.shape
     order = shuffled_rows(count, MOST_ROWS, seed, centers.points.device)
     few = order[: max(SCREEN_ROWS, min(PER_CLASS * classes, 2 * SCREEN_ROWS))]
-    parts = [part_of(centers, rows, prior, judge.losses) for rows in (few, order)]
+    alone: tuple[float, ...] = (0.0,) if prior is None or prior_optional else ()
+    priors = alone if prior is None else (*alone, *(WIDE_PRIORS if centers.points.shape[1] > WIDE else (1.0,)))
+    parts = [part_of(centers, rows, prior, judge.losses, priors) for rows in (few, order)]
     found = families(centers.points, kernel)
-    priors = (False, True) if prior is not None and prior_optional else (prior is not None,)
     screened = [
         candidate
         for family in found
@@ -68,10 +70,11 @@ def choose_for_classes(
     mixes, tried = [], tried_of(final, prior)
     for use in priors:
         own = [candidate for candidate in final if candidate.prior == use]
-        alone = parts[1].offset(use) if use else None
-        mixes.append((*_mix(own, alone, judge, order), own, use))
-        if alone is not None:
-            tried["the prior alone"] = float(judge.losses(alone.unsqueeze(1), order))
+        offset = parts[1].offset(use) if use else None
+        mixes.append((*_mix(own, offset, judge, order), own, use))
+        if offset is not None:
+            loss = float(judge.losses(offset.unsqueeze(1), order))
+            tried["the prior alone"] = min(loss, tried.get("the prior alone", math.inf))
     loss, shares, own, use = min(mixes, key=lambda mix: mix[0])
     chosen = sorted((at for at in range(len(own)) if shares[at] > 0), key=lambda at: -shares[at])
     if not chosen:  # the prior alone; a kernel still says how far a row is from the others
@@ -82,7 +85,7 @@ def choose_for_classes(
     return Choice(members, use, tried)
 
 
-def _screen(family: Family, part: Part, priors: Sequence[bool], judge: Judge, ridges: Sequence[float]) -> list[Candidate]:
+def _screen(family: Family, part: Part, priors: Sequence[float], judge: Judge, ridges: Sequence[float]) -> list[Candidate]:
     """Every lengthscale and ridge on some rows."""
     mapped = family.mapped(part.points)
     # What the prior leaves over is taken as it is: how it depends on a row that is left out counts in the next round.
@@ -104,7 +107,7 @@ def _screen(family: Family, part: Part, priors: Sequence[bool], judge: Judge, ri
     ]
 
 
-def _finalists(screened: list[Candidate], priors: Sequence[bool]) -> list[Candidate]:
+def _finalists(screened: list[Candidate], priors: Sequence[float]) -> list[Candidate]:
     """The best kernel of each family, whose order on a few rows says little, then the best others; each kernel once."""
     found: dict[tuple[str, float], Candidate] = {}
     for use in priors:
@@ -117,7 +120,7 @@ def _finalists(screened: list[Candidate], priors: Sequence[bool]) -> list[Candid
     return list(found.values())
 
 
-def _refit(finalist: Candidate, part: Part, priors: Sequence[bool], judge: Judge, given: float | None) -> list[Candidate]:
+def _refit(finalist: Candidate, part: Part, priors: Sequence[float], judge: Judge, given: float | None) -> list[Candidate]:
     """Ridges around that of a finalist, on more rows."""
     family, mapped = finalist.family, finalist.family.mapped(part.points)
     gram = family.profile.profile(squared_distances(mapped, mapped).sqrt() * torch.exp(-finalist.log))
@@ -127,7 +130,7 @@ def _refit(finalist: Candidate, part: Part, priors: Sequence[bool], judge: Judge
         if bool(system.factor.sound):
             inverse = project_trend(system, inverse_of(system))[0]
             alone = (inverse @ part.values) / inverse.diagonal().unsqueeze(1)
-            residuals = [part.hat.of_sum(inverse) if use and part.hat is not None else alone for use in priors]
+            residuals = [part.hats[use].of_sum(inverse) if use else alone for use in priors]
             scores = [(part.values - own).nan_to_num(0.0) for own in residuals]
             losses = judge.losses(torch.stack(scores, dim=1), part.rows).tolist()
             kinds = zip(priors, scores, losses, strict=True)

@@ -18,12 +18,12 @@ from .encoding import Centers
 from .predictor import Member
 from .prior import FittedRidge
 
-LOCAL_ROWS, LOCAL_FINALISTS = 1000, 2
+LOCAL_ROWS, LOCAL_FINALISTS = 2000, 2
 NEIGHBORS = (20, 50, 100, 200)
 CLIMBED_AT = 100  # neighbors while lengthscale and ridge are searched
 MOST_TRIALS = 12
 STEPS = ((math.log(2), 1.0), (-math.log(2), 1.0), (0.0, 3.0), (0.0, 1 / 3))  # of log lengthscale, and factor of the ridge
-NEARLY = 0.005  # of the loss: what fewer neighbors may cost
+NEARLY = 0.002  # of the loss: what fewer neighbors may cost
 PRINCIPAL = 256  # directions that are searched and solved in, where leave-one-out loses nothing
 COMPARED_ROWS = 20_000
 
@@ -34,7 +34,7 @@ def choose_local_for_classes(
     centers: Centers,
     num_neighbors: int | None,
     prior: FittedRidge | None,
-    priors: Sequence[bool],
+    priors: Sequence[float],
     judge: Judge,
     given: float | None,
     seed: int,
@@ -71,7 +71,7 @@ class Trials:
         centers: Centers,
         most: int,
         prior: FittedRidge | None,
-        priors: Sequence[bool],
+        priors: Sequence[float],
         judge: Judge,
         seed: int,
     ) -> None:
@@ -88,7 +88,7 @@ class Trials:
             for use in priors
         }
 
-    def run(self, log: Tensor, ridge: float, count: int, prior: bool | None = None) -> Candidate:
+    def run(self, log: Tensor, ridge: float, count: int, prior: float | None = None) -> Candidate:
         """The better of with and without the prior, or the one asked for."""
         profile = scaled(self.family.profile, log)
         profile.input_transform = None

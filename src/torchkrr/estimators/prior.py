@@ -139,6 +139,15 @@ class FittedRidge:
     def __init__(self, prior: RidgePrior, spectrum: RidgeSpectrum) -> None:
         self.prior, self.spectrum = prior, spectrum
         self.fit = spectrum.solve(prior.ridge)
+        self._scaled: dict[float, FittedRidge] = {}
+
+    def scaled(self, factor: float) -> FittedRidge:
+        """The same with a ridge so many times as large; what it computes once is kept."""
+        if factor == 1:
+            return self
+        if factor not in self._scaled:
+            self._scaled[factor] = FittedRidge(self.prior._replace(ridge=factor * self.prior.ridge), self.spectrum)
+        return self._scaled[factor]
 
     def predict(self, query: Tensor) -> Tensor:
         """`(Q, D)` to `(Q, C)`, float64."""

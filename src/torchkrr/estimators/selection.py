@@ -174,7 +174,8 @@ def _choose(centers: Centers, request: Request) -> Choice:
         choice = choose_for_classes(
             centers, request.kernel, request.ridge, neighbors, prior, judge, prior_optional=optional, seed=request.seed
         )
-        return Choice(choice.members, prior.prior if prior is not None and choice.prior else None, choice.tried)
+        used = None if prior is None or not choice.prior else prior.scaled(choice.prior).prior
+        return Choice(choice.members, used, choice.tried)
     if prior is not None and optional and not _prior_wins(centers, prior, request):
         prior = None
     if prior is not None:
@@ -218,8 +219,7 @@ def _prior_wins(centers: Centers, prior: FittedRidge, request: Request) -> bool:
     """Whether a kernel on what the prior leaves over predicts left-out rows better, by more than one standard error."""
     rows = shuffled_rows(len(centers.points), PRIOR_ROWS, request.seed, centers.points.device)
     part = part_of(centers, rows, prior, _square_loss(centers))
-    values, hat, weights = part.values, part.hat, part.weights
-    assert hat is not None
+    values, hat, weights = part.values, part.hats[1.0], part.weights
     points = part.points.double()
     mapped = family_named("matern32" if points.shape[1] <= WIDE else "unit matern32", points).mapped(points)
     distances, start = squared_distances(mapped, mapped).sqrt(), first_log(mapped)
