@@ -17,6 +17,7 @@ from torch import nn
 
 from torchkrr.errors import InputError
 from torchkrr.estimators import LocalKernelRidgeClassifier, LocalKernelRidgeRegressor, selection
+from torchkrr.estimators.prior import RIDGES
 from torchkrr.kernels import Matern32
 
 RNG = np.random.default_rng(0)
@@ -32,7 +33,7 @@ WEIGHTS = {"equal": None, "weighted": RNG.uniform(0.7, 1.8, size=36)}
 @pytest.fixture
 def few_coarse_points(monkeypatch):
     monkeypatch.setattr(selection, "COARSE_POINTS", 5)
-    monkeypatch.setattr(selection, "COARSE_RIDGES", (3.0,))
+    monkeypatch.setitem(RIDGES, "coarse", [3.0])
 
 
 @pytest.mark.usefixtures("few_coarse_points")
