@@ -16,9 +16,9 @@ from ..tuning.select import scaled
 from .candidates import FITTED_ROWS, Candidate, Choice, Family, Judge, left_over, offset_of, tried_of
 from .encoding import Centers
 from .predictor import Member
-from .prior import FittedRidge
+from .prior import FittedRidge, Pairs
 
-LOCAL_ROWS, LOCAL_FINALISTS = 2000, 2
+LOCAL_ROWS, LOCAL_FINALISTS = 1000, 2
 NEIGHBORS = (20, 50, 100, 200)
 CLIMBED_AT = 100  # neighbors while lengthscale and ridge are searched
 MOST_TRIALS = 12
@@ -84,9 +84,15 @@ class Trials:
         index.build(self.mapped)
         self.indices = index.search(self.mapped[self.rows], most, exclude=self.rows).indices
         self.parts = {
-            use: (left_over(centers.values, prior, use).float(), offset_of(centers.values, prior, use, self.rows))
+            use: (self._pairs(centers.values, prior, use), offset_of(centers.values, prior, use, self.rows))
             for use in priors
         }
+
+    def _pairs(self, values: Tensor, prior: FittedRidge | None, use: float) -> Pairs:
+        if use and prior is not None:
+            return prior.scaled(use).pairs(self.rows, self.indices)
+        ones = torch.ones(self.indices.shape, dtype=torch.float64)
+        return Pairs(self.rows, self.indices, values, ones, 0 * ones)
 
     def run(self, log: Tensor, ridge: float, count: int, prior: float | None = None) -> Candidate:
         """The better of with and without the prior, or the one asked for."""
@@ -95,11 +101,12 @@ class Trials:
         equal = bool((self.weights == 1).all())
         options = SolveOptions(profile, ridge if equal else ridge / self.weights, "constant")
         uses = [use for use in self.parts if prior in (None, use)]
-        values = torch.cat([self.parts[use][0] for use in uses], dim=1)
-        means, _ = solve_local(self.mapped[self.rows], self.mapped, values, self.indices[:, :count], options, "mean")
+        nothing = self.mapped[:, :1]  # weights have no use for values
+        weights, _ = solve_local(self.mapped[self.rows], self.mapped, nothing, self.indices[:, :count], options, "weights")
         found = []
-        for use, own in zip(uses, means.chunk(len(uses), dim=1), strict=True):
-            scores = own.double() + self.parts[use][1]
+        for use in uses:
+            pairs, offset = self.parts[use]
+            scores = pairs.weighted(weights) + offset
             loss = float(self.judge.losses(scores.unsqueeze(1), self.rows))
             found.append(Candidate(self.family, log, ridge, use, scores, loss))
         return min(found, key=lambda one: one.loss)
