@@ -12,7 +12,7 @@ $$ r_j^{(-ij)} = \frac{(1-h_{ii})\,e_j + h_{ji}\,e_i}{(1-h_{ii})(1-h_{jj})-h_{ij
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -208,17 +208,25 @@ class FittedRidge:
         residuals, leverages = self._residuals
         return residuals / (1 - leverages.clamp_max(MOST_LEVERAGE)).unsqueeze(1)
 
-    def pairs(self, rows: Tensor, neighbors: Tensor) -> Pairs:
-        """Of some rows and `(n, M)` neighbors of each."""
+    def pairs(self, rows: Tensor, neighbors: Tensor, factors: Sequence[float]) -> dict[float, Pairs]:
+        """Of some rows and `(n, M)` neighbors of each, for each factor of the ridge."""
+        centered = self.spectrum.centered(rows)
+        solved = [centered @ self.spectrum.inverse(factor * self.prior.ridge) for factor in factors]
+        right = torch.stack(solved, dim=2)  # (n, P, F)
+        products = torch.empty(*neighbors.shape, len(factors), dtype=torch.float64)
+        for part in torch.arange(len(rows)).split(PAIRS_AT_ONCE):
+            others = self.spectrum.centered(neighbors[part].flatten()).unflatten(0, neighbors[part].shape)
+            products[part] = others @ right[part]
+        return {
+            factor: self.scaled(factor)._pairs(rows, neighbors, products[..., at] + 1 / self.spectrum.total)
+            for at, factor in enumerate(factors)
+        }
+
+    def _pairs(self, rows: Tensor, neighbors: Tensor, products: Tensor) -> Pairs:
         (residuals, leverages), weights = self._residuals, self.spectrum.weights
         caps = (MOST_LEVERAGE / leverages.clamp_min(MOST_LEVERAGE)).sqrt()
         rest = 1 - leverages.clamp_max(MOST_LEVERAGE)
-        solved = self.spectrum.centered(rows) @ self.spectrum.inverse(self.prior.ridge)
-        products = torch.empty(neighbors.shape, dtype=torch.float64)
-        for part in torch.arange(len(rows)).split(PAIRS_AT_ONCE):
-            others = self.spectrum.centered(neighbors[part].flatten()).unflatten(0, neighbors[part].shape)
-            products[part] = (others @ solved[part].unsqueeze(2)).squeeze(2)
-        products = (products + 1 / self.spectrum.total) * caps[rows].unsqueeze(1) * caps[neighbors]
+        products = products * caps[rows].unsqueeze(1) * caps[neighbors]
         ahead, back = products * weights[neighbors], products * weights[rows].unsqueeze(1)  # h_ij, h_ji
         scale = rest[rows].unsqueeze(1) * rest[neighbors] - ahead * back
         return Pairs(rows, neighbors, residuals, rest[rows].unsqueeze(1) / scale, back / scale)
