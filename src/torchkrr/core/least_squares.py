@@ -99,7 +99,7 @@ class RidgeSpectrum:
 
     def project(self, rows: slice | Tensor) -> Tensor:
         """Rows in the eigenvectors, `(n, K)`; they serve every ridge."""
-        return self._centered(rows) @ self.vectors
+        return self.centered(rows) @ self.vectors
 
     def some_residuals(self, ridge: float, rows: slice | Tensor, projected: Tensor) -> tuple[Tensor, Tensor]:
         r"""Residuals `(n, C)` of some rows, and $a$ `(n, K + 1)` with the hat matrix $h_{ij} = a_i^\top a_j\,w_j$."""
@@ -112,7 +112,7 @@ class RidgeSpectrum:
         """Eigenvalues `(K,)`, vectors `(P, K)`, and the products of projected features with values, `(K, C)`."""
         centered_values = (self.values - self.mean_value) * self.weights.unsqueeze(1)
         if len(self.values) < len(self.mean):  # in the span of the rows
-            rows = self._centered(slice(0, len(self.values)))
+            rows = self.centered(slice(0, len(self.values)))
             root = self.weights.sqrt().unsqueeze(1)
             directions = torch.linalg.qr((root * rows).T).Q  # (P, N)
             rows = rows @ directions
@@ -120,7 +120,7 @@ class RidgeSpectrum:
         else:
             directions, moment, products = None, 0, 0
             for block in self._rows():
-                rows = self._centered(block)
+                rows = self.centered(block)
                 moment = moment + rows.T @ (self.weights[block].unsqueeze(1) * rows)
                 products = products + rows.T @ centered_values[block]
         eigenvalues, vectors = torch.linalg.eigh(moment)
@@ -131,7 +131,8 @@ class RidgeSpectrum:
         smallest = self.eigenvalues[-1:] * len(self.eigenvalues) * torch.finfo(torch.float64).eps
         return torch.where(self.eigenvalues > smallest, self.eigenvalues + ridge, torch.inf).unsqueeze(1)
 
-    def _centered(self, rows: slice | Tensor) -> Tensor:
+    def centered(self, rows: slice | Tensor) -> Tensor:
+        """Features less their mean, float64."""
         return self._block(rows).double() - self.mean
 
     def _rows(self) -> list[slice]:

@@ -162,6 +162,8 @@ class KernelRidgeBase(Parameters, BaseEstimator):
                 if predictor.prior is None:
                     choice = choose(_without_idle_outputs(predictor.centers), request, predictor.groups)
                     predictor.members, predictor.prior = choice.members, choice.prior
+                    if choice.fitted is not None and choice.fitted.spectrum.values.shape == rows.values.shape:
+                        predictor.fitted_prior = choice.fitted  # seconds, where rows and columns are many
                 else:
                     choice = choose_for_model(predictor.left_over, request)
                     predictor.members = choice.members

@@ -23,6 +23,7 @@ NARROW_FAMILIES = ("matern32", "gaussian", "plain gaussian", "laplacian")
 WIDE_FAMILIES = ("unit exponential", "unit matern32", "plain matern32")
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the root mean square distance
 MAPPED_AT_ONCE = 8192
+OWN = "own"  # the kernel of the caller
 
 Tried = dict[str, float]  # loss of left-out rows
 
@@ -34,6 +35,12 @@ class Family(NamedTuple):
     profile: Kernel
     transform: Transform | None
     factors: tuple[float, ...] = FACTORS
+
+    @property
+    def map_name(self) -> str:
+        """The same for kernels on the same embedded points."""
+        kind, _, profile = self.name.rpartition(" ")
+        return profile if profile in ("laplacian", OWN) else kind
 
     @property
     def fixed(self) -> bool:
@@ -89,7 +96,7 @@ class Judge:
 def families(points: Tensor, kernel: Kernel | str | None) -> list[Family]:
     """The kernels to try, their maps fitted; a kernel of the caller's own as it is."""
     if isinstance(kernel, Kernel):
-        return [Family("own", kernel, None, (1.0,))]
+        return [Family(OWN, kernel, None, (1.0,))]
     few = points[shuffled_rows(len(points), FITTED_ROWS, 0, points.device)].double()
     if kernel is not None:
         return [family_named(kernel if few.shape[1] <= WIDE else f"unit {kernel}", few)]

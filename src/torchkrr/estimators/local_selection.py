@@ -16,9 +16,9 @@ from ..tuning.select import scaled
 from .candidates import FITTED_ROWS, Candidate, Choice, Family, Judge, left_over, offset_of, tried_of
 from .encoding import Centers
 from .predictor import Member
-from .prior import FittedRidge
+from .prior import FittedRidge, Pairs
 
-LOCAL_ROWS, LOCAL_FINALISTS = 2000, 2
+LOCAL_ROWS, LOCAL_FINALISTS = 1000, 2
 NEIGHBORS = (20, 50, 100, 200)
 CLIMBED_AT = 100  # neighbors while lengthscale and ridge are searched
 MOST_TRIALS = 12
@@ -44,15 +44,17 @@ def choose_local_for_classes(
     counts = [min(count, most) for count in ((num_neighbors,) if num_neighbors else NEIGHBORS)]
     climbed_at = min(CLIMBED_AT, max(counts))
     firsts = {candidate.family.name: candidate for candidate in reversed(ranked)}
-    trials = {name: Trials(first.family, centers, max(counts), prior, priors, judge, seed) for name, first in firsts.items()}
+    maps = {first.family.map_name: first.family for first in firsts.values()}
+    trials = {name: Trials(family, centers, max(counts), prior, priors, judge, seed) for name, family in maps.items()}
     tried = [
-        trials[name].run(first.log, first.ridge if given is None else given, climbed_at) for name, first in firsts.items()
+        trials[first.family.map_name].run(first._replace(ridge=first.ridge if given is None else given), climbed_at)
+        for first in firsts.values()
     ]
     for start in sorted(tried, key=lambda one: one.loss)[:LOCAL_FINALISTS]:
-        tried += trials[start.family.name].climb(start, climbed_at, fixed_ridge=given is not None)
+        tried += trials[start.family.map_name].climb(start, climbed_at, fixed_ridge=given is not None)
     best = min(tried, key=lambda one: one.loss)
-    own = trials[best.family.name]
-    finals = {count: own.run(best.log, best.ridge, count, best.prior) for count in counts}
+    own = trials[best.family.map_name]
+    finals = {count: own.run(best, count, best.prior) for count in counts}
     least = min(final.loss for final in finals.values())
     count = min(count for count, final in finals.items() if final.loss <= least * (1 + NEARLY))
     rotation = own.rotation
@@ -63,7 +65,7 @@ def choose_local_for_classes(
 
 
 class Trials:
-    """Kernels of a family on the nearest rows of some rows that are left out."""
+    """Kernels with the map of a family, on the nearest rows of some rows that are left out."""
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class Trials:
         judge: Judge,
         seed: int,
     ) -> None:
-        self.family, self.judge, self.weights = family, judge, centers.weights
+        self.judge, self.weights = judge, centers.weights
         some = shuffled_rows(len(centers.points), FITTED_ROWS, seed, centers.points.device)
         self.rows = shuffled_rows(len(centers.points), LOCAL_ROWS, seed + 1, centers.points.device)
         self.rotation = principal_directions(family.mapped(centers.points[some]), PRINCIPAL)
@@ -83,44 +85,44 @@ class Trials:
         index = ExactIndex()
         index.build(self.mapped)
         self.indices = index.search(self.mapped[self.rows], most, exclude=self.rows).indices
-        self.parts = {
-            use: (left_over(centers.values, prior, use).float(), offset_of(centers.values, prior, use, self.rows))
-            for use in priors
-        }
+        ones = torch.ones(self.indices.shape, dtype=torch.float64)
+        self.pairs = {0.0: Pairs(self.rows, self.indices, centers.values, ones, 0 * ones)} if 0.0 in priors else {}
+        if prior is not None:
+            self.pairs |= prior.pairs(self.rows, self.indices, [use for use in priors if use])
+        self.offsets = {use: offset_of(centers.values, prior, use, self.rows) for use in priors}
 
-    def run(self, log: Tensor, ridge: float, count: int, prior: float | None = None) -> Candidate:
-        """The better of with and without the prior, or the one asked for."""
-        profile = scaled(self.family.profile, log)
+    def run(self, candidate: Candidate, count: int, prior: float | None = None) -> Candidate:
+        """Its kernel and ridge with the prior that is best, or the one asked for."""
+        profile = scaled(candidate.family.profile, candidate.log)
         profile.input_transform = None
         equal = bool((self.weights == 1).all())
-        options = SolveOptions(profile, ridge if equal else ridge / self.weights, "constant")
-        uses = [use for use in self.parts if prior in (None, use)]
-        values = torch.cat([self.parts[use][0] for use in uses], dim=1)
-        means, _ = solve_local(self.mapped[self.rows], self.mapped, values, self.indices[:, :count], options, "mean")
+        options = SolveOptions(profile, candidate.ridge if equal else candidate.ridge / self.weights, "constant")
+        nothing = self.mapped[:, :1]  # weights have no use for values
+        weights, _ = solve_local(self.mapped[self.rows], self.mapped, nothing, self.indices[:, :count], options, "weights")
         found = []
-        for use, own in zip(uses, means.chunk(len(uses), dim=1), strict=True):
-            scores = own.double() + self.parts[use][1]
+        for use in [use for use in self.pairs if prior in (None, use)]:
+            scores = self.pairs[use].weighted(weights) + self.offsets[use]
             loss = float(self.judge.losses(scores.unsqueeze(1), self.rows))
-            found.append(Candidate(self.family, log, ridge, use, scores, loss))
+            found.append(candidate._replace(prior=use, scores=scores, loss=loss))
         return min(found, key=lambda one: one.loss)
 
     def climb(self, start: Candidate, count: int, *, fixed_ridge: bool) -> list[Candidate]:
         """Candidates on the way down from one, by steps of the lengthscale and the ridge."""
-        steps = [step for step in STEPS if not (fixed_ridge and step[1] != 1) and not (self.family.fixed and step[0])]
-        best, seen = start, {_place(start.log, start.ridge): start}
+        steps = [step for step in STEPS if not (fixed_ridge and step[1] != 1) and not (start.family.fixed and step[0])]
+        best, seen = start, {_place(start): start}
         while True:
             here = best
             for more, factor in steps:
-                log, ridge = here.log + more, here.ridge * factor
-                if _place(log, ridge) not in seen and len(seen) < MOST_TRIALS:
-                    seen[_place(log, ridge)] = found = self.run(log, ridge, count)
+                moved = here._replace(log=here.log + more, ridge=here.ridge * factor)
+                if _place(moved) not in seen and len(seen) < MOST_TRIALS:
+                    seen[_place(moved)] = found = self.run(moved, count)
                     best = min(best, found, key=lambda one: one.loss)
             if best is here:
                 return list(seen.values())
 
 
-def _place(log: Tensor, ridge: float) -> tuple[float, float]:
-    return round(float(log.mean()), 6), float(f"{ridge:.6g}")
+def _place(candidate: Candidate) -> tuple[float, float]:
+    return round(float(candidate.log.mean()), 6), float(f"{candidate.ridge:.6g}")
 
 
 def principal_directions(mapped: Tensor, most: int) -> Tensor | None:

@@ -12,7 +12,7 @@ $$ r_j^{(-ij)} = \frac{(1-h_{ii})\,e_j + h_{ji}\,e_i}{(1-h_{ii})(1-h_{jj})-h_{ij
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from .encoding import Groups
 # Ridges that are tried, in units of the mean eigenvalue.
 RIDGES = {"linear": np.logspace(-4, 2, 13).tolist(), "coarse": np.logspace(-5, 1, 9).tolist()}
 PREDICTED_AT_ONCE = 8192
+PAIRS_AT_ONCE = 64  # rows with their neighbors
 NEARLY_ONE = 1 - 1e-9  # a leverage of one leaves nothing of a row
 
 
@@ -79,6 +80,26 @@ def together(residuals: Tensor, roots: Tensor, weights: Tensor, most_leverage: f
     values = values.clamp_max(most_leverage**0.5).unsqueeze(1)
     more = left @ ((1 / (1 - values.square()) - 1) * (left.T @ (scale * residuals)))
     return left @ (values * right) / scale, residuals + more / scale
+
+
+class Pairs(NamedTuple):
+    """What a prior leaves over of the neighbors of some rows, in the fits without both rows of each pair."""
+
+    rows: Tensor  # (n,)
+    neighbors: Tensor  # (n, M)
+    residuals: Tensor  # (N, C): e of all rows
+    own: Tensor  # (n, M): factors of e_j
+    back: Tensor  # (n, M): factors of e_i
+
+    def weighted(self, weights: Tensor) -> Tensor:
+        """Sums `(n, C)` with weights `(n, m)` of the first m neighbors."""
+        weights, count = weights.double(), weights.shape[1]
+        parts = []
+        for part in torch.arange(len(weights)).split(PAIRS_AT_ONCE):
+            others = self.residuals[self.neighbors[part, :count]]
+            parts.append(torch.einsum("nm,nmc->nc", weights[part] * self.own[part, :count], others))
+        back = (weights * self.back[:, :count]).sum(1, keepdim=True)
+        return torch.cat(parts) + back * self.residuals[self.rows]
 
 
 class GroupedHat:
@@ -179,8 +200,36 @@ class FittedRidge:
         return residuals
 
     @cached_property
+    def _residuals(self) -> tuple[Tensor, Tensor]:
+        return self.spectrum.residuals(self.prior.ridge)
+
+    @property
     def _left_out(self) -> Tensor:
-        return self.spectrum.leave_one_out(self.prior.ridge)
+        residuals, leverages = self._residuals
+        return residuals / (1 - leverages.clamp_max(MOST_LEVERAGE)).unsqueeze(1)
+
+    def pairs(self, rows: Tensor, neighbors: Tensor, factors: Sequence[float]) -> dict[float, Pairs]:
+        """Of some rows and `(n, M)` neighbors of each, for each factor of the ridge."""
+        centered = self.spectrum.centered(rows)
+        solved = [centered @ self.spectrum.inverse(factor * self.prior.ridge) for factor in factors]
+        right = torch.stack(solved, dim=2)  # (n, P, F)
+        products = torch.empty(*neighbors.shape, len(factors), dtype=torch.float64)
+        for part in torch.arange(len(rows)).split(PAIRS_AT_ONCE):
+            others = self.spectrum.centered(neighbors[part].flatten()).unflatten(0, neighbors[part].shape)
+            products[part] = others @ right[part]
+        return {
+            factor: self.scaled(factor)._pairs(rows, neighbors, products[..., at] + 1 / self.spectrum.total)
+            for at, factor in enumerate(factors)
+        }
+
+    def _pairs(self, rows: Tensor, neighbors: Tensor, products: Tensor) -> Pairs:
+        (residuals, leverages), weights = self._residuals, self.spectrum.weights
+        caps = (MOST_LEVERAGE / leverages.clamp_min(MOST_LEVERAGE)).sqrt()
+        rest = 1 - leverages.clamp_max(MOST_LEVERAGE)
+        products = products * caps[rows].unsqueeze(1) * caps[neighbors]
+        ahead, back = products * weights[neighbors], products * weights[rows].unsqueeze(1)  # h_ij, h_ji
+        scale = rest[rows].unsqueeze(1) * rest[neighbors] - ahead * back
+        return Pairs(rows, neighbors, residuals, rest[rows].unsqueeze(1) / scale, back / scale)
 
     def errors(self, rows: Tensor, groups: Groups | None = None) -> Tensor:
         """The same of some rows, with leverages as they are: how wrong the prior is about them, `(n, C)`."""

@@ -32,7 +32,7 @@ from ..tuning import Selection, learn_metric, select
 from ..tuning.leave_one_out import shuffled_rows
 from ..tuning.scores import Loss
 from ..tuning.select import scaled
-from .candidates import FITTED_ROWS, PROFILES, WIDE, Family, Judge, Tried, family_named, part_of
+from .candidates import FITTED_ROWS, OWN, PROFILES, WIDE, Family, Judge, Tried, family_named, part_of
 from .class_selection import choose_for_classes
 from .encoding import Centers, Concatenate, Groups, RankTransform, SelectColumns, Staircase
 from .lengthscales import Fit, Problem, first_log, learn_lengthscales, near_patches, random_patch, try_around
@@ -142,6 +142,7 @@ class Choice(NamedTuple):
     members: tuple[Member, ...]
     prior: RidgePrior | None
     tried: Tried
+    fitted: FittedRidge | None = None  # the prior, solved on the centers as they are
 
 
 def choose(centers: Centers, request: Request, groups: Groups | None = None) -> Choice:
@@ -149,6 +150,7 @@ def choose(centers: Centers, request: Request, groups: Groups | None = None) -> 
 
     Weights count in units of their mean, so that a table that is given several times is judged as it would be once.
     """
+    count = len(centers.points)
     if groups is not None and len(torch.unique(groups.of_center)) >= FEWEST_GROUPS:  # one of each: none vouches for another
         _, first = np.unique(groups.of_center.numpy(), return_index=True)
         centers = centers.some(torch.from_numpy(first))
@@ -157,9 +159,10 @@ def choose(centers: Centers, request: Request, groups: Groups | None = None) -> 
     centers = centers._replace(weights=centers.weights / unit)
     if request.ridge is not None:
         request = request._replace(ridge=request.ridge / unit)
-    members, prior, tried = _choose(centers, request)
-    members = tuple(member._replace(ridge=member.ridge * unit) for member in members)
-    return Choice(members, None if prior is None else prior._replace(ridge=prior.ridge * unit), tried)
+    choice = _choose(centers, request)
+    members = tuple(member._replace(ridge=member.ridge * unit) for member in choice.members)
+    prior = None if choice.prior is None else choice.prior._replace(ridge=choice.prior.ridge * unit)
+    return Choice(members, prior, choice.tried, choice.fitted if unit == 1 and len(centers.points) == count else None)
 
 
 def _choose(centers: Centers, request: Request) -> Choice:
@@ -174,8 +177,8 @@ def _choose(centers: Centers, request: Request) -> Choice:
         choice = choose_for_classes(
             centers, request.kernel, request.ridge, neighbors, prior, judge, prior_optional=optional, seed=request.seed
         )
-        used = None if prior is None or not choice.prior else prior.scaled(choice.prior).prior
-        return Choice(choice.members, used, choice.tried)
+        used = None if prior is None or not choice.prior else prior.scaled(choice.prior)
+        return Choice(choice.members, None if used is None else used.prior, choice.tried, used)
     if prior is not None and optional and not _prior_wins(centers, prior, request):
         prior = None
     if prior is not None:
@@ -185,7 +188,7 @@ def _choose(centers: Centers, request: Request) -> Choice:
     members, tried = (choose_dense if dense else choose_local)(centers, request)
     if prior is None:
         return Choice(members, None, tried)
-    return Choice(members, prior.prior, {f"{name} + {prior.prior.name}": loss for name, loss in tried.items()})
+    return Choice(members, prior.prior, {f"{name} + {prior.prior.name}": loss for name, loss in tried.items()}, prior)
 
 
 @torch.no_grad()
@@ -247,7 +250,7 @@ def choose_for_model(left_over: Centers, request: Request) -> Choice:
     names = MODEL_KERNELS if request.kernel is None else (request.kernel,)
     for name in names:
         if isinstance(name, Kernel):
-            family = Family("own", name, None, (1.0,))
+            family = Family(OWN, name, None, (1.0,))
         else:
             wide = left_over.points.shape[1] > WIDE
             family = family_named(f"{'unit' if wide else 'plain'} {name}", left_over.points[rows].double())
