@@ -167,6 +167,16 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         return self.predictor_.positive
 
     def _targets_of_model(self, scores: Tensor, values: Tensor) -> Tensor:
+        count, labels = scores.shape[1], self.classes_
+        if (
+            not self._multilabel
+            and len(labels) < count
+            and labels.dtype.kind in "iu"
+            and 0 <= labels[0] <= labels[-1] < count
+        ):
+            # Mistakes of a few classes: the others are those of the model's other columns.
+            values = torch.eye(count, dtype=values.dtype)[torch.from_numpy(labels)[values.argmax(1)].long()]
+            self.classes_ = np.arange(count)
         super()._targets_of_model(scores, values)
         if self._multilabel:
             return torch.where((scores > 0) == (values > 0.5), scores, self.margin * (2 * values - 1))

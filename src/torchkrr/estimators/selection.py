@@ -53,7 +53,7 @@ PRIOR_ROWS = 400
 COARSE_POINTS = 1000
 MODEL_KERNELS = ("exponential", "gaussian")
 MODEL_FACTORS = (1.0, 0.5, 0.25, 0.1, 0.05)  # the widest first: the narrowest corrects the rows alone
-MODEL_RIDGES = (1e-6, 1e-3, 1e-1)
+MODEL_RIDGES = (1e-6, 1e-3)  # larger ones correct by halves
 
 DENSE_KERNELS = ("matern32", "laplacian", "gaussian")
 DENSE_SCREEN_ROWS = 300
