@@ -135,5 +135,7 @@ def test_fewer_neighbors_are_taken_only_if_the_loss_is_nearly_the_same(noise):
     good = {count for count, loss in losses.items() if loss <= min(losses.values()) * (1 + NEARLY)}
     assert member.num_neighbors == min(good)
     assert choice.tried[family.name] == pytest.approx(min(losses.values()))  # nothing better was passed over
+    far = trials.run(at(family, start.log, 300.0), 100)
+    assert choose_local_for_classes([far], centers, 100, None, (0.0,), judge, None, 0).tried[family.name] < far.loss
     given = choose_local_for_classes([start], centers, 37, None, (0.0,), judge, 30.0, 0).members[0]
     assert (given.num_neighbors, given.ridge) == (37, 30.0)
