@@ -60,7 +60,7 @@ DENSE_SCREEN_ROWS = 300
 DENSE_RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 DENSE_RIDGE_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)
 # Lengthscales are learned on so many rows, with so many evaluations of the loss; the second time where there are more rows.
-DENSE_PATCHES = ((400, 25), (700, 12))
+DENSE_PATCHES = ((600, 13), (700, 12))
 MOST_ROWS_QUICK = 1000
 DEFAULT_RIDGE = 1e-2
 ROWS_PER_FEATURE = 3
