@@ -10,7 +10,8 @@ from torchkrr.estimators import local_selection
 from torchkrr.estimators.candidates import Candidate, Judge, families
 from torchkrr.estimators.lengthscales import first_log
 from torchkrr.estimators.local_selection import NEARLY, Trials, choose_local_for_classes, principal_directions
-from torchkrr.transforms import Compose
+from torchkrr.kernels import Matern32
+from torchkrr.transforms import Compose, Standardize
 
 LOG = torch.zeros(1, dtype=torch.float64)
 
@@ -58,6 +59,23 @@ def test_left_out_scores_are_those_of_fits_without_the_row(weighted, prior):
     assert found.loss == pytest.approx(float(judge.losses(found.scores.unsqueeze(1), trials.rows)))
     best = trials.run(at(family, ridge=0.3), 12)
     assert best.loss == min(trials.run(at(family, ridge=0.3), 12, one).loss for one in (0.0, 1.0, 4.0))
+
+
+def test_a_kernel_of_the_callers_own_is_tried_as_it_is(monkeypatch):
+    monkeypatch.setattr(local_selection, "PRINCIPAL", 1)  # which its lengthscales forbid
+    kernel = Matern32(torch.tensor([0.4, 0.9]), input_transform=Standardize().fit(torch.randn(50, 2) * 3))
+    centers, family, judge = problem(60, kernel=kernel)
+    found = trials_of(centers, family, judge, 12).run(at(family, ridge=0.3), 12)
+    (member,) = choose_local_for_classes([found], centers, 12, None, (0.0,), judge, 0.3, 0).members
+    torch.testing.assert_close(member.kernel(centers.points, centers.points), kernel(centers.points, centers.points))
+    points, values = kernel.embed(centers.points).numpy(), centers.values.numpy()
+    options = {"profile": reference.matern32, "ridge": 0.3, "trend": "constant"}
+    rows = trials_of(centers, family, judge, 12).rows.tolist()
+    for row, scores in zip(rows[:9], found.scores.numpy(), strict=False):
+        others = np.delete(np.arange(60), row)
+        near = others[reference.nearest(points[[row]], points[others], 12)]
+        expected = reference.local_kernel_ridge(points[[row]], points, values, near, **options)[0]
+        np.testing.assert_allclose(scores, expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("fixed_ridge", [False, True])

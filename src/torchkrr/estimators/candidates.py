@@ -54,6 +54,12 @@ class Family(NamedTuple):
             kernel.input_transform = maps[0] if len(maps) == 1 else Compose(*maps)
         return kernel
 
+    def on_mapped(self, log: Tensor) -> Kernel:
+        """The same for points that are mapped already; of a kernel of the caller's own its lengthscale is in the map."""
+        kernel = scaled(self.profile, log - self.profile.log_lengthscale.detach().double())
+        kernel.input_transform = None
+        return kernel
+
     def mapped(self, points: Tensor, rotation: Tensor | None = None, dtype: torch.dtype = torch.float64) -> Tensor:
         parts = []
         for part in points.split(MAPPED_AT_ONCE):

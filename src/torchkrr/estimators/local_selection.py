@@ -12,7 +12,6 @@ from ..core.local import solve_local
 from ..core.options import SolveOptions
 from ..neighbors import ExactIndex
 from ..tuning.leave_one_out import shuffled_rows
-from ..tuning.select import scaled
 from .candidates import FITTED_ROWS, Candidate, Choice, Family, Judge, left_over, offset_of, tried_of
 from .encoding import Centers
 from .predictor import Member
@@ -80,7 +79,8 @@ class Trials:
         self.judge, self.weights = judge, centers.weights
         some = shuffled_rows(len(centers.points), FITTED_ROWS, seed, centers.points.device)
         self.rows = shuffled_rows(len(centers.points), LOCAL_ROWS, seed + 1, centers.points.device)
-        self.rotation = principal_directions(family.mapped(centers.points[some]), PRINCIPAL)
+        # A kernel of the caller's own has its lengthscales after its map, where a rotation would mix them.
+        self.rotation = None if family.fixed else principal_directions(family.mapped(centers.points[some]), PRINCIPAL)
         self.mapped = family.mapped(centers.points, self.rotation, torch.float32)
         index = ExactIndex()
         index.build(self.mapped)
@@ -93,8 +93,7 @@ class Trials:
 
     def run(self, candidate: Candidate, count: int, prior: float | None = None) -> Candidate:
         """Its kernel and ridge with the prior that is best, or the one asked for."""
-        profile = scaled(candidate.family.profile, candidate.log)
-        profile.input_transform = None
+        profile = candidate.family.on_mapped(candidate.log)
         equal = bool((self.weights == 1).all())
         options = SolveOptions(profile, candidate.ridge if equal else candidate.ridge / self.weights, "constant")
         nothing = self.mapped[:, :1]  # weights have no use for values
@@ -148,8 +147,7 @@ def _keeps_all(
     own = torch.arange(min(len(rows), len(some)))
     values = left_over(centers.values, prior, candidate.prior)[some].float()
     offset = offset_of(centers.values, prior, candidate.prior, some[own])
-    profile = scaled(candidate.family.profile, candidate.log)
-    profile.input_transform = None
+    profile = candidate.family.on_mapped(candidate.log)
     weights = centers.weights[some]
     options = SolveOptions(profile, candidate.ridge / weights, "constant")
     losses = []
