@@ -49,10 +49,10 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
 
     Args:
         prior: `None`; `"linear"`, ridge regression on the columns; `"coarse"`, kernel ridge regression with up to 1000
-            spread points, fitted to all rows; a fitted model (an `nn.Module`, a scikit-learn classifier in `FrozenEstimator`, or a
-            function from rows to logits), whose mistakes are corrected where rows are near and which stays what it was
-            elsewhere; or `"auto"`: `None` or `"linear"`, whichever predicts left-out rows better. A kernel of
-            `torchkrr.kernels` is used without one.
+            spread points, fitted to all rows; a fitted model (an `nn.Module`, a scikit-learn classifier in
+            `FrozenEstimator`, or a function from rows to logits), whose mistakes are corrected where rows are near and
+            which stays what it was elsewhere; or `"auto"`: `None` or `"linear"`, whichever predicts left-out rows better. A
+            kernel of `torchkrr.kernels` is used without one.
         margin: how far a row that a fitted model gets wrong lifts the score of its class above the others.
         class_weight: as in scikit-learn: a weight for each label, or `"balanced"`.
         n_neighbors, alpha, kernel, metric, categorical_features, warm_start, random_state, n_jobs, verbose: as in

@@ -125,10 +125,10 @@ class LocalKernelRidgeRegressor(_Regressor):
         metric: `None` scales all features alike, `"ard"` learns a lengthscale per feature, `"linear"` a linear map; `"auto"`
             learns one lengthscale per feature where there are enough rows.
         prior: `None`; `"linear"`, ridge regression on the columns; `"coarse"`, kernel ridge regression with up to 1000
-            spread points, fitted to all rows; a fitted model (an `nn.Module`, a scikit-learn estimator in `FrozenEstimator`, or a
-            function from rows to numbers), which stays as it is, also far from all rows; or `"auto"`, `"linear"` where
-            leave-one-out finds it better by more than one standard error. A kernel of `torchkrr.kernels` is used
-            without one.
+            spread points, fitted to all rows; a fitted model (an `nn.Module`, a scikit-learn estimator in
+            `FrozenEstimator`, or a function from rows to numbers), which stays as it is, also far from all rows; or
+            `"auto"`, `"linear"` where leave-one-out finds it better by more than one standard error. A kernel of
+            `torchkrr.kernels` is used without one.
         categorical_features: `"from_dtype"` takes columns of strings and categories of a frame; or a mask, indices or names;
             or `None`. See `torchkrr.estimators.encoding` for how they, and missing values, are encoded.
         warm_start: let `fit` keep what an earlier `fit` chose, and replace the rows alone.
