@@ -193,12 +193,6 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
             return torch.ones(len(self.classes_), dtype=torch.bool)
         return self.predictor_.positive
 
-    def _targets_of_model(self, scores: Tensor, values: Tensor) -> Tensor:
-        super()._targets_of_model(scores, values)
-        if self._multilabel:
-            return torch.where((scores > 0) == (values > 0.5), scores, self.margin * (2 * values - 1))
-        return lifted(scores, values.argmax(1), self.margin)
-
     def _class_weights(self, values: Tensor) -> Array | float:
         if self.class_weight is None:
             return 1.0
@@ -246,6 +240,22 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         elif len(np.setdiff1d(labels, self.classes_)):
             self._add_classes(np.union1d(self.classes_, labels))
         return np.eye(len(self.classes_))[np.searchsorted(self.classes_, labels)]  # type: ignore[no-any-return]
+
+    def _targets_of_model(self, scores: Tensor, values: Tensor) -> Tensor:
+        count, labels = scores.shape[1], self.classes_
+        if (
+            not self._multilabel
+            and len(labels) < count
+            and labels.dtype.kind in "iu"
+            and 0 <= labels[0] <= labels[-1] < count
+        ):
+            # Mistakes of a few classes: the others are those of the model's other columns.
+            values = torch.eye(count, dtype=values.dtype)[torch.from_numpy(labels)[values.argmax(1)].long()]
+            self.classes_ = np.arange(count)
+        super()._targets_of_model(scores, values)
+        if self._multilabel:
+            return torch.where((scores > 0) == (values > 0.5), scores, self.margin * (2 * values - 1))
+        return lifted(scores, values.argmax(1), self.margin)
 
     def _add_classes(self, classes: Array) -> None:
         """Columns for new classes, of which no row is a member yet."""

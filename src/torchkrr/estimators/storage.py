@@ -78,29 +78,29 @@ def write_model(path: str | os.PathLike[str], stored: Stored) -> None:
         temporary.write_bytes(content)
 
 
-def read_model(path: str | os.PathLike[str], *, expected: str = EXPECTED) -> Stored:
-    """Read a file and check that it is whole, of this format, and of a version known here; `expected` ends its errors."""
-    start = first_bytes(path, 9, kind="model", remedy=f" {expected}.")
+def read_model(path: str | os.PathLike[str]) -> Stored:
+    """Read a file and check that it is whole, of this format, and of a version known here."""
+    start = first_bytes(path, 9, kind="model", remedy=f" {EXPECTED}.")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            header = _header(path, file.metadata(), expected)
+            header = _header(path, file.metadata())
             # Copies: the library maps the file, which may change or go away.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except safetensors.SafetensorError as error:
-        raise FileError(f"{path} is {_description(pathlib.Path(path), start)} ({error}). {expected}.") from error
+        raise FileError(f"{path} is {_description(pathlib.Path(path), start)} ({error}). {EXPECTED}.") from error
     if STATE not in tensors or header.get("sha256") != _checksum(str(header.get("class")), tensors):
-        raise FileError(f"{path} is damaged: its contents do not match their checksum. {expected}; copy or write it again.")
+        raise FileError(f"{path} is damaged: its contents do not match their checksum. {EXPECTED}; copy or write it again.")
     return Stored(str(header["class"]), tensors, json.loads(tensors.pop(STATE).numpy().tobytes()))
 
 
-def _header(path: str | os.PathLike[str], metadata: dict[str, str] | None, expected: str) -> Plain:
+def _header(path: str | os.PathLike[str], metadata: dict[str, str] | None) -> Plain:
     try:
         header: Plain = json.loads((metadata or {})[FORMAT])
         version = header["version"] if header["format"] == FORMAT else None
     except (KeyError, TypeError, ValueError):
         version = None
     if not isinstance(version, int):
-        raise FileError(f"{path} is a safetensors file, but not a torchkrr model: its header does not say so. {expected}.")
+        raise FileError(f"{path} is a safetensors file, but not a torchkrr model: its header does not say so. {EXPECTED}.")
     if version > VERSION:
         raise FileError(
             f"{path} is a torchkrr model of version {version}, written by a newer torchkrr; this one reads up to version "
