@@ -59,8 +59,8 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
             `LocalKernelRidgeRegressor`. `metric="auto"` scales all features alike here; `"ard"` and `"linear"` learn.
 
     Attributes:
-        classes_: the labels, in order; with several labels for a row, the numbers of their columns. Of a model as the prior, its
-            own `classes_`, or the numbers of its columns where rows show only some of them.
+        classes_: the labels, in order; with several labels for a row, the numbers of their columns. Of a model as the prior,
+            its own `classes_`, or the numbers of its columns where rows show only some of them.
         calibration_: what turns scores into probabilities: `temperature`, `bias` `(C,)` and `doubt`. Where a fitted model is
             the prior its scores are logits, and stay so.
         kernel_, alpha_, n_neighbors_, candidates_, predictor_, encoder_, ids_, n_samples_fit_: as in
