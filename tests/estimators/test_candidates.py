@@ -6,7 +6,7 @@ import torch
 from scipy.special import log_expit, log_softmax
 from tests.estimators.problems import centers_of, linear_prior, two_classes
 
-from torchkrr.estimators.candidates import Candidate, Family, Judge, families, part_of, tried_of
+from torchkrr.estimators.candidates import Candidate, Family, Judge, families, left_over, offset_of, part_of, tried_of
 from torchkrr.estimators.prior import RIDGES
 from torchkrr.kernels import Gaussian, Matern32
 from torchkrr.tuning.calibration import SCREENED
@@ -122,3 +122,14 @@ def test_what_was_tried_is_the_best_of_each_kernel_with_and_without_the_prior():
     tried = [Candidate(kind, LOG, 1.0, use, nothing, loss) for (kind, use), own in losses.items() for loss in own]
     prior = linear_prior(centers_of(*two_classes(20)))
     assert tried_of(tried, prior) == {"gaussian": 0.4, "gaussian + linear": 0.3, "matern32": 0.7}
+
+
+def test_what_is_left_over_and_what_the_prior_predicts_add_up_to_the_values():
+    centers = centers_of(*two_classes(40))
+    prior, rows = linear_prior(centers), torch.tensor([3, 30, 8])
+    assert torch.equal(left_over(centers.values, prior, 0.0), centers.values)
+    assert not offset_of(centers.values, prior, 0.0, rows).any()
+    for use in (1.0, 4.0):
+        expected = prior.spectrum.leave_one_out(0.5 * use)
+        torch.testing.assert_close(left_over(centers.values, prior, use), expected)
+        torch.testing.assert_close(offset_of(centers.values, prior, use, rows), (centers.values - expected)[rows])

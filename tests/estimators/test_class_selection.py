@@ -95,6 +95,10 @@ def test_candidates_that_are_wrong_together_are_mixed():
     assert shares[2] == 0
     mixed = sum(share * one.scores for share, one in zip(shares, right, strict=True))
     assert float(judge.losses(mixed.unsqueeze(1), rows)) == pytest.approx(loss)
+    several = [right[0]._replace(scores=centers.values + torch.randn(100, 2, dtype=torch.float64)) for _ in range(8)]
+    shares = class_selection._mix(several, None, judge, rows)[1]
+    assert sum(share > 0 for share in shares) == class_selection.MEMBERS  # each costs time
+    assert sum(shares) == pytest.approx(1)
     loss, shares = class_selection._mix(right, centers.values, judge, rows)  # a prior that is right needs no kernel
     assert shares == [0.0, 0.0, 0.0]
 
