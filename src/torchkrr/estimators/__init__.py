@@ -1,4 +1,4 @@
-"""Estimators in scikit-learn's vocabulary, for tables of numbers and categories."""
+"""Estimators in scikit-learn's vocabulary, for tables of numbers and categories, features of networks and embedded text."""
 
 import importlib
 import os
