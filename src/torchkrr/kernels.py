@@ -33,6 +33,7 @@ from ._checks import (
     check_same_features,
     check_scalar,
     check_tensor,
+    nearest_name,
 )
 from ._state import add_dimension, keep_double, register_setting, resize_buffers, shown, with_tensors, without_graph
 from ._tensors import full_precision, has_tangent, is_transformed, needs_gradient
@@ -492,17 +493,36 @@ def check_kernel(kernel: Any) -> None:
         raise InputTypeError(f"kernel must be a kernel such as torchkrr.kernels.Exponential(), got {got}.")
 
 
-def default_kernel(centers: Tensor) -> Kernel:
-    """The paper's kernel: `Exponential` on `StandardMean`, fitted on the centers.
+def default_kernel(centers: Tensor, name: str = "exponential") -> Kernel:
+    """The kernel with this name on `StandardMean`, fitted on the centers; the paper's, if no name is given.
 
     Example:
         >>> default_kernel(torch.randn(20, 3)).embed(torch.randn(4, 3)).shape
         torch.Size([4, 3])
+        >>> type(default_kernel(torch.randn(20, 3), "matern32")).__name__
+        'Matern32'
     """
-    return Exponential(input_transform=StandardMean().fit(centers.detach()))
+    return kernel_class(name)(input_transform=StandardMean().fit(centers.detach()))
+
+
+def kernel_class(name: str) -> type[Kernel]:
+    """The kernel that a user calls by this name."""
+    if name not in PLAIN_NAMES:
+        near = nearest_name(name, tuple(PLAIN_NAMES))
+        remedy = f"Did you mean {near!r}?" if near else "Or give a kernel such as torchkrr.kernels.Exponential()."
+        raise InputError(f"kernel must be one of {', '.join(map(repr, PLAIN_NAMES))}, got {name!r}. {remedy}")
+    return PLAIN_NAMES[name]
 
 
 BY_NAME: dict[str, Any] = {
     kernel.__name__: kernel
     for kernel in (Exponential, Matern32, Matern52, Gaussian, RationalQuadratic, InverseMultiquadric, Wendland)
+}
+PLAIN_NAMES: dict[str, type[Kernel]] = {
+    "exponential": Exponential,
+    "gaussian": Gaussian,
+    "matern32": Matern32,
+    "matern52": Matern52,
+    "rational_quadratic": RationalQuadratic,
+    "inverse_multiquadric": InverseMultiquadric,
 }

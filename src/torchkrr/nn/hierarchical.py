@@ -145,7 +145,7 @@ class HierarchicalKernelRidge(LocalKernelRidge):
         """The mean for rows `(Q, D)`, of both parts or of the coarse one."""
         if self._is_dense:
             return kernel_ridge(query, centers, values, **self._solve_arguments(), backend=self.backend)
-        self._check_query(query, centers, self.num_neighbors, values)
+        self._check_query(query, centers, values)
         part, residuals = self._current_coarse(centers, values)
         mean = part.predict(query, self.kernel)
         if with_local:

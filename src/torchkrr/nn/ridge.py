@@ -22,7 +22,7 @@ class KernelRidge(SupportLayer):
     Arguments as in `torchkrr.functional.kernel_ridge`, and
 
     Args:
-        kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
+        kernel: a kernel or a name, as in `LocalKernelRidge`.
         learn_centers, learn_values: make them Parameters.
 
     Shape:
