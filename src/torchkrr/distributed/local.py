@@ -22,7 +22,8 @@ from .._chunking import SEARCH_BYTES, rows_per_chunk
 from .._state import with_tensors
 from .._tensors import full_precision, needs_gradient
 from ..core.options import Kind, SolveOptions
-from ..errors import ShapeError
+from ..errors import InputError, ShapeError
+from ..functional.left_out import LeftOut
 from ..kernels import Kernel, kernel_class
 from ..neighbors.base import Rows, row_numbers
 from ..nn import LocalKernelRidge
@@ -111,6 +112,9 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
         """The centers that each prediction uses, numbered over all ranks, nearest first, `(*, D)` to `(*, M)`."""
         _, _, indices = self._solve(self._flat(query), self.centers, self.values, None)
         return indices.reshape(*query.shape[:-1], indices.shape[1])
+
+    def leave_one_out(self, rows: Tensor | None = None) -> LeftOut:
+        raise InputError("The centers of this layer are on several ranks, and none is left out. Use a LocalKernelRidge.")
 
     def append(self, centers: Tensor, values: Tensor) -> None:
         """Add centers, possibly none, to the shard of this rank; exact from the next call on.

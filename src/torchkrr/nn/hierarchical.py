@@ -15,6 +15,7 @@ from ..core.options import LayerOptions, SolveOptions, with_options_of
 from ..errors import InputError
 from ..functional.greedy import farthest_points
 from ..functional.hierarchical import Coarse, CoarsePart, check_coarse, fit_coarse, has_derivatives, size_of_values
+from ..functional.left_out import LeftOut
 from ..functional.ridge import cardinal_weights, kernel_ridge, power_function
 from ..kernels import Kernel
 from ..native import Backend
@@ -108,6 +109,12 @@ class HierarchicalKernelRidge(LocalKernelRidge):
         weights = cardinal_weights(self._flat(query), self.centers, **self._solve_arguments())
         weights = weights.reshape(*query.shape[:-1], self.num_centers)
         return Explanation(torch.arange(self.num_centers, device=weights.device).expand(weights.shape), weights)
+
+    def leave_one_out(self, rows: Tensor | None = None) -> LeftOut:
+        raise InputError(
+            "The coarse part of a HierarchicalKernelRidge is fitted to all rows, and none can be left out of it. "
+            "Use a LocalKernelRidge."
+        )
 
     def refit(self) -> None:
         """Choose and fit the coarse part anew, to the rows there are, at the next call."""

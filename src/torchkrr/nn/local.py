@@ -15,12 +15,14 @@ from ..core.local import solve_local
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
 from ..errors import BackendError, InputError
+from ..functional.left_out import LeftOut, local_leave_one_out
 from ..functional.local import dispatch_local
 from ..kernels import Kernel
 from ..native import Backend
 from ..neighbors import AutoIndex, ExactIndex, NeighborIndex, StreamedIndex, nearest
 from ..neighbors.auto import index_from
-from .base import Fingerprint, SupportLayer
+from .base import Fingerprint
+from .labels import ClassLayer
 
 
 class Explanation(NamedTuple):
@@ -30,7 +32,7 @@ class Explanation(NamedTuple):
     weights: Tensor  # (*, M)
 
 
-class LocalKernelRidge(SupportLayer):
+class LocalKernelRidge(ClassLayer):
     r"""Kernel ridge regression on the `num_neighbors` nearest centers of each query. Nothing is trained.
 
     Each of the three inputs of the regressor can be fixed or learned: the query arrives from the layer before, `centers` and
@@ -39,7 +41,7 @@ class LocalKernelRidge(SupportLayer):
 
     Args:
         centers: points the regressor is built on.
-        values: values at the centers; for classification one-hot labels.
+        values: values at the centers; for classification see `from_labels`.
         num_neighbors: centers per prediction; all of them while there are fewer. Cost grows with its cube, the error
             indicator falls with it.
         kernel: a kernel, or the name of one, which is then put on `StandardMean`, fitted on `centers` here and never again:
@@ -58,7 +60,7 @@ class LocalKernelRidge(SupportLayer):
 
     Example:
         >>> features, labels = torch.randn(500, 16), torch.randint(0, 3, (500,))
-        >>> head = LocalKernelRidge(features, torch.nn.functional.one_hot(labels).float(), num_neighbors=20)
+        >>> head = LocalKernelRidge.from_labels(features, labels, num_neighbors=20)
         >>> head(torch.randn(7, 16)).argmax(-1).shape
         torch.Size([7])
     """
@@ -118,6 +120,29 @@ class LocalKernelRidge(SupportLayer):
         """The rows of the centers that each prediction uses, nearest first, `(*, D)` to `(*, M)`."""
         indices = self._neighbors(self._flat(query), self.centers)
         return indices.reshape(*query.shape[:-1], indices.shape[1])
+
+    def leave_one_out(self, rows: Tensor | None = None) -> LeftOut:
+        """`torchkrr.tuning.local_leave_one_out` of the layer; with fewer neighbors where it has all of them.
+
+        Shape:
+            - rows: `(n,)`; `None` is all
+        """
+        options = self._options(self.fade)
+        return local_leave_one_out(
+            self.centers,
+            self.values,
+            min(self.num_neighbors, max(1, self.num_centers - 1)),
+            kernel=self.kernel,
+            ridge=self.ridge,
+            trend=options.trend,
+            fade=options.fade,
+            normalize=options.normalize,
+            on_singular=options.on_singular,
+            rows=rows,
+        )
+
+    def _left_out_means(self, rows: Tensor) -> Tensor:
+        return self.leave_one_out(rows).means
 
     def append(self, centers: Tensor, values: Tensor) -> None:
         current, before = self._is_current() and self._embedded is not None, len(self.centers)
