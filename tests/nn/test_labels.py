@@ -160,5 +160,5 @@ def test_probabilities_need_classes_and_rows_to_leave_out():
     with pytest.raises(ShapeError, match="leaving one out needs at least 2"):
         nn.LocalKernelRidge.from_labels(X[:1], Y[:1], 3).predict_proba(X)
     layer = nn.HierarchicalKernelRidge.from_labels(X, Y)
-    with pytest.raises(InputError, match="none can be left out of it. Use a LocalKernelRidge"):
+    with pytest.raises(InputError, match=r"none can be left out of it\. Use a LocalKernelRidge"):
         layer.predict_proba(X)
