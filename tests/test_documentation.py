@@ -5,12 +5,16 @@ import pathlib
 import re
 import textwrap
 
+import numpy as np
 import pytest
+import sklearn.kernel_ridge
+import sklearn.linear_model
 import torch
+from sklearn.frozen import FrozenEstimator
 from tests import encoders
 
 import torchkrr
-from torchkrr import functional, kernels, losses, neighbors, tuning
+from torchkrr import estimators, functional, kernels, losses, neighbors, tuning
 
 ROOT = pathlib.Path(__file__).parents[1]
 # An assignment has no short form; every other public function shows one.
@@ -102,6 +106,29 @@ def test_equivalent_block_gives_the_same_result(function):
         torch.testing.assert_close(result_of(function(**wanted)), result_of(scope["result"]), rtol=1e-7, atol=1e-9)
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_equivalent_blocks_of_estimators_give_the_same_result():
+    generator = np.random.default_rng(0)
+    X, query, alpha, lengthscale = generator.normal(size=(60, 2)), generator.normal(size=(9, 2)), 0.1, 0.8
+    y, labels, kernel = (
+        np.sin(3 * X[:, 0]) + X[:, 1] + 2,
+        np.array(["a", "b", "c"])[np.arange(60) % 3],
+        kernels.Gaussian(0.8),
+    )
+    linear = sklearn.linear_model.LinearRegression().fit(X, y)
+    classifier = estimators.LocalKernelRidgeClassifier(alpha=alpha, kernel=kernel, prior=None).fit(X, labels)
+    corrected = estimators.LocalKernelRidgeRegressor(alpha=alpha, kernel=kernel, prior=FrozenEstimator(linear)).fit(X, y)
+    dense = estimators.KernelRidgeRegressor(alpha, kernel=kernel).fit(X, y)
+    scope = globals() | locals()
+    for model, predict in (
+        (corrected, corrected.predict),
+        (dense, dense.predict),
+        (classifier, classifier.predict_proba),
+    ):
+        own = scope | {"model": linear if model is corrected else model}
+        exec(equivalent_code(type(model)), own)
+        np.testing.assert_allclose(predict(query), own["result"], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("function", PUBLIC, ids=lambda function: function.__name__)

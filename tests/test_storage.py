@@ -113,6 +113,7 @@ def test_another_process_finds_the_same_and_needs_no_estimators(tmp_path):
 def test_estimators_are_at_the_top_and_go_the_same_way(tmp_path):
     from torchkrr import estimators
 
+    assert estimators.load is torchkrr.load
     assert torchkrr.LocalKernelRidgeClassifier is estimators.LocalKernelRidgeClassifier
     assert torchkrr.LocalKernelRidgeRegressor is estimators.LocalKernelRidgeRegressor
     x, y = (tensor.numpy() for tensor in data())
@@ -123,7 +124,7 @@ def test_estimators_are_at_the_top_and_go_the_same_way(tmp_path):
     torchkrr.save(nn.LocalKernelRidge(*data(), 8, kernel=model.kernel_), tmp_path / "layer.krr")
     assert same(torchkrr.load(tmp_path / "layer.krr"), nn.LocalKernelRidge(*data(), 8, kernel=model.kernel_))
     with pytest.raises(FileError, match=r"holds a LocalKernelRidge, not a .*torchkrr\.load reads every layer and estimator"):
-        estimators.load(tmp_path / "layer.krr")
+        estimators.LocalKernelRidgeRegressor.load(tmp_path / "layer.krr")
 
 
 class Mine(nn.LocalKernelRidge):

@@ -16,6 +16,7 @@ Its slope is then found by autograd. Tensors that `profile` computes with must b
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -518,11 +519,6 @@ BY_NAME: dict[str, Any] = {
     kernel.__name__: kernel
     for kernel in (Exponential, Matern32, Matern52, Gaussian, RationalQuadratic, InverseMultiquadric, Wendland)
 }
-PLAIN_NAMES: dict[str, type[Kernel]] = {
-    "exponential": Exponential,
-    "gaussian": Gaussian,
-    "matern32": Matern32,
-    "matern52": Matern52,
-    "rational_quadratic": RationalQuadratic,
-    "inverse_multiquadric": InverseMultiquadric,
+PLAIN_NAMES: dict[str, type[Kernel]] = {  # such as "rational_quadratic"; Wendland needs a dimension
+    re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower(): kernel for name, kernel in BY_NAME.items() if kernel is not Wendland
 }

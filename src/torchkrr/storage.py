@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import importlib
 import json
+import operator
 import os
 import pathlib
 from collections.abc import Iterator
@@ -20,15 +21,13 @@ import safetensors
 import torch
 from safetensors.torch import save as to_bytes
 from torch import Tensor
-from torch import nn as torch_nn
 
 from . import kernels, transforms
 from ._files import first_bytes, replacing
 from .errors import FileError, InputError, InputTypeError
 from .kernels import Kernel
-from .neighbors import AutoIndex, ExactIndex, FaissIndex, NeighborIndex, StreamedIndex
+from .neighbors import AutoIndex, ExactIndex, FaissIndex, StreamedIndex
 from .nn import BlendedKernelRidge, HierarchicalKernelRidge, KernelRidge, LocalKernelRidge
-from .nn.base import SupportLayer
 from .transforms import Compose, Linear, StandardMean, Transform
 
 __all__ = ["load", "save"]
@@ -55,12 +54,10 @@ KERNELS: dict[str, type[Kernel]] = {
 TRANSFORMS: dict[str, type[Transform]] = {
     name: getattr(transforms, name) for name in transforms.__all__ if name != "Transform"
 }
-LAYERS: dict[str, type[SupportLayer]] = {
+LAYERS: dict[str, Any] = {
     kind.__name__: kind for kind in (KernelRidge, LocalKernelRidge, BlendedKernelRidge, HierarchicalKernelRidge)
 }
-INDEXES: dict[str, type[NeighborIndex]] = {
-    kind.__name__: kind for kind in (ExactIndex, StreamedIndex, AutoIndex, FaissIndex)
-}
+INDEXES: dict[str, Any] = {kind.__name__: kind for kind in (ExactIndex, StreamedIndex, AutoIndex, FaissIndex)}
 # Attributes of layers beside tensors, ridge, kernel and index; each layer has some of them.
 CHOICES = (
     *("num_neighbors", "trend", "fade", "normalize", "on_singular", "backend", "keep_factors"),
@@ -92,10 +89,11 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
 
 def load(path: str | os.PathLike[str]) -> Any:
     """The layer or estimator in a file: it predicts the same, to the last bit. Nothing in the file is executed."""
-    with _opened(path, EXPECTED) as file:
-        kind = str(_header(path, file.metadata(), EXPECTED).get("class"))
+    with _opened(path) as file:
+        kind = str(_header(path, file.metadata()).get("class"))
     if kind not in LAYERS:
-        return importlib.import_module(".estimators", __package__).load(path)
+        estimators = importlib.import_module(".estimators", __package__)
+        return importlib.import_module(".storage", estimators.__name__).load_estimator(path, estimators.ESTIMATORS)
     stored = read_model(path)
     with whole(path, stored):
         return _layer_from(stored)
@@ -116,7 +114,7 @@ def _stored_layer(layer: Any) -> Stored:
         tensors["ridge"] = layer.ridge.detach().cpu().clone()
     index = getattr(layer, "index", None)
     plain = {
-        "choices": {name: _plain_number(getattr(layer, name)) for name in CHOICES if hasattr(layer, name)},
+        "choices": {name: getattr(layer, name) for name in CHOICES if hasattr(layer, name)},
         "ridge": None if "ridge" in tensors else float(layer.ridge),
         "learned": [name for name, _ in layer.named_parameters()],
         "kernel": kernel_plan(layer.kernel),
@@ -125,15 +123,11 @@ def _stored_layer(layer: Any) -> Stored:
     return Stored(type(layer).__name__, tensors, plain)
 
 
-def _plain_number(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _layer_from(stored: Stored) -> SupportLayer:
+def _layer_from(stored: Stored) -> Any:
     tensors, plain, kind = stored.tensors, stored.plain, LAYERS[stored.kind]
     learned, ridge = plain["learned"], plain["ridge"]
     if "ridge" in tensors:
-        ridge = torch_nn.Parameter(tensors["ridge"]) if "ridge" in learned else tensors.pop("ridge")
+        ridge = torch.nn.Parameter(tensors["ridge"]) if "ridge" in learned else tensors.pop("ridge")
     kernel = _unfilled_kernel(plain["kernel"])
     layer = kind(tensors["centers"], tensors["values"], kernel=kernel, ridge=ridge)
     for name, choice in plain["choices"].items():
@@ -144,7 +138,7 @@ def _layer_from(stored: Stored) -> SupportLayer:
         owner, _, leaf = name.rpartition(".")
         part = layer.get_submodule(owner)
         if part._buffers.pop(leaf, None) is not None:
-            part.register_parameter(leaf, torch_nn.Parameter(tensors[name]))
+            part.register_parameter(leaf, torch.nn.Parameter(tensors[name]))
     layer.load_state_dict(tensors)
     return layer
 
@@ -157,7 +151,7 @@ class Stored(NamedTuple):
 
 def write_model(path: str | os.PathLike[str], stored: Stored) -> None:
     """Write the file atomically."""
-    state = np.frombuffer(json.dumps(stored.plain).encode(), dtype=np.uint8).copy()
+    state = np.frombuffer(json.dumps(stored.plain, default=operator.methodcaller("item")).encode(), dtype=np.uint8).copy()
     tensors = {**stored.tensors, STATE: torch.from_numpy(state)}
     header = {"format": FORMAT, "version": VERSION, "class": stored.kind, "sha256": _checksum(stored.kind, tensors)}
     # Not save_file: where it writes, and what it leaves after an error, is its own affair.
@@ -166,35 +160,35 @@ def write_model(path: str | os.PathLike[str], stored: Stored) -> None:
         temporary.write_bytes(content)
 
 
-def read_model(path: str | os.PathLike[str], *, expected: str = EXPECTED) -> Stored:
-    """Read a file and check that it is whole, of this format, and of a version known here; `expected` ends its errors."""
-    with _opened(path, expected) as file:
-        header = _header(path, file.metadata(), expected)
+def read_model(path: str | os.PathLike[str]) -> Stored:
+    """Read a file and check that it is whole, of this format, and of a version known here."""
+    with _opened(path) as file:
+        header = _header(path, file.metadata())
         # Copies: the library maps the file, which may change or go away.
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     if STATE not in tensors or header.get("sha256") != _checksum(str(header.get("class")), tensors):
-        raise FileError(f"{path} is damaged: its contents do not match their checksum. {expected}; copy or write it again.")
+        raise FileError(f"{path} is damaged: its contents do not match their checksum. {EXPECTED}; copy or write it again.")
     return Stored(str(header["class"]), tensors, json.loads(tensors.pop(STATE).numpy().tobytes()))
 
 
 @contextlib.contextmanager
-def _opened(path: str | os.PathLike[str], expected: str) -> Iterator[Any]:
-    start = first_bytes(path, 9, kind="model", remedy=f" {expected}.")
+def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
+    start = first_bytes(path, 9, kind="model", remedy=f" {EXPECTED}.")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             yield file
     except safetensors.SafetensorError as error:
-        raise FileError(f"{path} is {_description(pathlib.Path(path), start)} ({error}). {expected}.") from error
+        raise FileError(f"{path} is {_description(pathlib.Path(path), start)} ({error}). {EXPECTED}.") from error
 
 
-def _header(path: str | os.PathLike[str], metadata: dict[str, str] | None, expected: str) -> Plain:
+def _header(path: str | os.PathLike[str], metadata: dict[str, str] | None) -> Plain:
     try:
         header: Plain = json.loads((metadata or {})[FORMAT])
         version = header["version"] if header["format"] == FORMAT else None
     except (KeyError, TypeError, ValueError):
         version = None
     if not isinstance(version, int):
-        raise FileError(f"{path} is a safetensors file, but not a torchkrr model: its header does not say so. {expected}.")
+        raise FileError(f"{path} is a safetensors file, but not a torchkrr model: its header does not say so. {EXPECTED}.")
     if version > VERSION:
         raise FileError(
             f"{path} is a torchkrr model of version {version}, written by a newer torchkrr; this one reads up to version "

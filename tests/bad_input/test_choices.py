@@ -113,7 +113,7 @@ def test_functions_take_no_name_of_a_kernel(name):
     ("kernel", "remedy"), [("gausian", "Did you mean 'gaussian'?"), ("rbf", "Or give a kernel such as")]
 )
 def test_layers_suggest_the_nearest_name_of_a_kernel(name, kernel, remedy):
-    pattern = rf"kernel must be one of 'exponential', 'gaussian', .*, got '{kernel}'\. {re.escape(remedy)}"
+    pattern = rf"kernel must be one of 'exponential', .*'rational_quadratic', .*, got '{kernel}'\. {re.escape(remedy)}"
     check_refused(lambda: LAYERS[name].run(good(), kernel=kernel), InputError, pattern)
 
 

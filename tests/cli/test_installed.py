@@ -134,7 +134,7 @@ def test_an_interrupted_prediction_leaves_nothing(small, tmp_path, sent, code):
 
 
 def test_an_interrupted_fit_leaves_nothing(folder, tmp_path):
-    command = [COMMAND, "fit", folder / "digits_train.csv", "--target", "target", "--out", tmp_path / "m.krr"]
+    command = [COMMAND, "fit", folder / "diabetes_train.csv", "--target", "target", "--out", tmp_path / "m.krr"]
     ours, its = pty.openpty()  # on a terminal the progress of the fit is shown as it goes
     termios.tcsetwinsize(its, (24, 80))  # one without a width shows none
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its, text=True)

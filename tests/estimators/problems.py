@@ -4,6 +4,10 @@ import numpy as np
 import torch
 from tests import reference
 
+from torchkrr.estimators.encoding import Centers
+from torchkrr.estimators.prior import RidgePrior
+from torchkrr.transforms import Compose
+
 
 def smooth_table(count=120, features=3, seed=0, noise=0.05):
     rng = np.random.default_rng(seed)
@@ -36,3 +40,15 @@ def reference_of(model, groups=None, query=None):
         weights=centers.weights.numpy(),
         groups=np.arange(len(centers.points)) if groups is None else np.asarray(groups)[predictor.first_rows],
     )
+
+
+def centers_of(X, labels, weights=None):
+    """Rows that are all different, in the order given, with the memberships of their classes."""
+    rows, names = len(X), sorted(set(labels))
+    values = torch.tensor([[label == name for name in names] for label in labels], dtype=torch.float64)
+    weights = torch.ones(rows, dtype=torch.float64) if weights is None else torch.as_tensor(weights)
+    return Centers(torch.as_tensor(X), values, weights, torch.arange(rows), torch.zeros_like(values), torch.zeros(rows))
+
+
+def linear_prior(centers, ridge=0.5):
+    return RidgePrior("linear", Compose(), ridge).fit(centers.points, centers.values, centers.weights)

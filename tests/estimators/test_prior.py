@@ -17,6 +17,7 @@ from torch import nn
 
 from torchkrr.errors import InputError
 from torchkrr.estimators import LocalKernelRidgeClassifier, LocalKernelRidgeRegressor, selection
+from torchkrr.estimators.prior import RIDGES
 from torchkrr.kernels import Matern32
 
 RNG = np.random.default_rng(0)
@@ -32,7 +33,7 @@ WEIGHTS = {"equal": None, "weighted": RNG.uniform(0.7, 1.8, size=36)}
 @pytest.fixture
 def few_coarse_points(monkeypatch):
     monkeypatch.setattr(selection, "COARSE_POINTS", 5)
-    monkeypatch.setattr(selection, "COARSE_RIDGES", (3.0,))
+    monkeypatch.setitem(RIDGES, "coarse", [3.0])
 
 
 @pytest.mark.usefixtures("few_coarse_points")
@@ -280,3 +281,17 @@ def test_a_model_is_told_of_classes_and_columns_that_it_does_not_know():
         model.partial_fit(GIVEN[:1], ["d"])
     with pytest.raises(InputError, match="takes numbers alone: encode categories and fill missing values first"):
         model.fit(np.where(GIVEN > 0.9, np.nan, GIVEN), LABELS)
+
+
+def test_a_model_that_is_corrected_for_some_classes_keeps_its_others():
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(40, 5, generator=generator, dtype=torch.float64)
+    network = torch.nn.Linear(5, 4, dtype=torch.float64)
+    wrong = points[:12]
+    labels = (network(wrong).argmax(1).numpy() + 1) % 4
+    some = labels < 3
+    model = LocalKernelRidgeClassifier(prior=network).fit(wrong[some].numpy(), labels[some])
+    assert model.classes_.tolist() == [0, 1, 2, 3]
+    assert (model.predict(wrong[some].numpy()) == labels[some]).all()
+    far = 1e4 * points[12:]
+    assert (model.predict(far.numpy()) == network(far).argmax(1).numpy()).all()

@@ -265,7 +265,8 @@ def dense_regressor() -> Tensor:
     from torchkrr.estimators import KernelRidgeRegressor
 
     query, centers, values = (tensor.numpy() for tensor in problem())
-    mean, spread = KernelRidgeRegressor(kernel="matern52").fit(centers, values[:, 0]).predict(query, return_std=True)
+    fitted = KernelRidgeRegressor(alpha=1e-2, kernel="matern52", metric=None, prior="linear").fit(centers, values[:, 0])
+    mean, spread = fitted.predict(query, return_std=True)
     return torch.from_numpy(np.stack((mean, spread)))
 
 
@@ -274,7 +275,9 @@ def local_regressor() -> Tensor:
     from torchkrr.estimators import LocalKernelRidgeRegressor
 
     query, centers, values = (tensor.numpy() for tensor in problem())
-    fitted = LocalKernelRidgeRegressor(n_neighbors=30, random_state=0).fit(centers, values[:, 0])
+    # No metric: the time that it is learned for is limited.
+    settings = {"n_neighbors": 30, "kernel": "matern32", "metric": None, "prior": "linear", "random_state": 0}
+    fitted = LocalKernelRidgeRegressor(**settings).fit(centers, values[:, 0])
     return torch.from_numpy(fitted.predict(query))
 
 
@@ -292,7 +295,8 @@ def local_classifier() -> Tensor:
     from torchkrr.estimators import LocalKernelRidgeClassifier
 
     query, centers, _ = (tensor.numpy() for tensor in problem())
-    fitted = LocalKernelRidgeClassifier(n_neighbors=30, random_state=0).fit(centers, labels().numpy())
+    settings = {"n_neighbors": 30, "kernel": "matern32", "metric": None, "prior": "linear", "random_state": 0}
+    fitted = LocalKernelRidgeClassifier(**settings).fit(centers, labels().numpy())
     return torch.from_numpy(fitted.predict_proba(query))
 
 

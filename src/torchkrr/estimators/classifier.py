@@ -27,19 +27,44 @@ from .prior import ModelPrior
 
 @dataclass(eq=False, repr=False)
 class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
-    r"""Kernel ridge regression of class memberships on the nearest training rows of each query.
+    r"""A prior, and kernel ridge regression of the class memberships that it leaves over; calibrated probabilities.
 
-    Probabilities are $\operatorname{softmax}(m/T)$ of the predicted memberships $m$, with the temperature $T$ chosen by
-    leave-one-out: never negative, and each row sums to one.
+    $$ f(z) = p(z) + \mathcal P_k\bigl(x,\; y - p^{(-)}(x)\bigr)(z), \qquad
+       P(z) = (1-\delta)\,\operatorname{softmax}\bigl(f(z)/T + b\bigr) + \delta/C $$
+
+    $y$ are zeros and ones, a column for each of $C$ classes; $p$ is the prior, and $p^{(-)}(x_i)$ what it predicts for
+    training row $i$ without that row. The temperature $T$ and the bias $b$ of each class have the least log loss on scores
+    of left-out rows. The doubt $\delta$ is one in as many rows as there are: no class is ruled out. With several labels for
+    a row the softmax is a sigmoid.
+
+    What is `"auto"` is chosen by the log loss of left-out rows. Up to 6000 different rows every row takes part in each
+    prediction, and up to three kernels are mixed; beyond, one kernel sees the nearest rows of each query.
+
+    Equivalent to
+
+        # prior=None, and kernel and alpha are given
+        memberships = (labels[:, None] == model.classes_).astype(float)
+        scores = estimators.KernelRidgeRegressor(alpha, kernel=kernel).fit(X, memberships).predict(query)
+        result = model.calibration_.probabilities(torch.from_numpy(scores)).numpy()
 
     Args:
+        prior: `None`; `"linear"`, ridge regression on the columns; `"coarse"`, kernel ridge regression with up to 1000
+            spread points, fitted to all rows; a fitted model (an `nn.Module`, a scikit-learn classifier in
+            `FrozenEstimator`, or a function from rows to logits), whose mistakes are corrected where rows are near and
+            which stays what it was elsewhere; or `"auto"`: `None` or `"linear"`, whichever predicts left-out rows better. A
+            kernel of `torchkrr.kernels` is used without one.
+        margin: how far a row that a fitted model gets wrong lifts the score of its class above the others.
+        class_weight: as in scikit-learn: a weight for each label, or `"balanced"`.
         n_neighbors, alpha, kernel, metric, categorical_features, warm_start, random_state, n_jobs, verbose: as in
-            `LocalKernelRidgeRegressor`.
+            `LocalKernelRidgeRegressor`. `metric="auto"` scales all features alike here; `"ard"` and `"linear"` learn.
 
     Attributes:
-        classes_: the labels, in order.
-        calibration_: temperature and biases.
-        kernel_, alpha_, n_neighbors_: what was chosen.
+        classes_: the labels, in order; with several labels for a row, the numbers of their columns. Of a model as the prior,
+            its own `classes_`, or the numbers of its columns where rows show only some of them.
+        calibration_: what turns scores into probabilities: `temperature`, `bias` `(C,)` and `doubt`. Where a fitted model is
+            the prior its scores are logits, and stay so.
+        kernel_, alpha_, n_neighbors_, candidates_, predictor_, encoder_, ids_, n_samples_fit_: as in
+            `LocalKernelRidgeRegressor`.
 
     Example:
         >>> import numpy as np
@@ -51,6 +76,9 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         True
         >>> model.classes_.tolist()
         ['other', 'same']
+        >>> model.predict_set(X[70:], coverage=0.9).shape
+        (20, 2)
+        >>> name, loss = model.candidates_[0]
     """
 
     _loss = "cross_entropy"
@@ -166,12 +194,6 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
             return torch.ones(len(self.classes_), dtype=torch.bool)
         return self.predictor_.positive
 
-    def _targets_of_model(self, scores: Tensor, values: Tensor) -> Tensor:
-        super()._targets_of_model(scores, values)
-        if self._multilabel:
-            return torch.where((scores > 0) == (values > 0.5), scores, self.margin * (2 * values - 1))
-        return lifted(scores, values.argmax(1), self.margin)
-
     def _class_weights(self, values: Tensor) -> Array | float:
         if self.class_weight is None:
             return 1.0
@@ -219,6 +241,22 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
         elif len(np.setdiff1d(labels, self.classes_)):
             self._add_classes(np.union1d(self.classes_, labels))
         return np.eye(len(self.classes_))[np.searchsorted(self.classes_, labels)]  # type: ignore[no-any-return]
+
+    def _targets_of_model(self, scores: Tensor, values: Tensor) -> Tensor:
+        count, labels = scores.shape[1], self.classes_
+        if (
+            not self._multilabel
+            and len(labels) < count
+            and labels.dtype.kind in "iu"
+            and 0 <= labels[0] <= labels[-1] < count
+        ):
+            # Mistakes of a few classes: the others are those of the model's other columns.
+            values = torch.eye(count, dtype=values.dtype)[torch.from_numpy(labels)[values.argmax(1)].long()]
+            self.classes_ = np.arange(count)
+        super()._targets_of_model(scores, values)
+        if self._multilabel:
+            return torch.where((scores > 0) == (values > 0.5), scores, self.margin * (2 * values - 1))
+        return lifted(scores, values.argmax(1), self.margin)
 
     def _add_classes(self, classes: Array) -> None:
         """Columns for new classes, of which no row is a member yet."""

@@ -29,7 +29,7 @@ from ..neighbors import nearest
 
 LEAST_RIDGE, MOST_RIDGE = 1e-7, 1e2
 LEAST_LOG, MOST_LOG = -7.0, 9.0
-PULL = 1.0  # to equal lengthscales, in rows
+PULL = 0.3  # to equal lengthscales, in rows
 NEAR_PATCHES, NEAR_PATCH = 6, 300  # rows at once: a step costs their cube
 UNRESOLVED = 1e3  # the loss of what cannot be solved
 

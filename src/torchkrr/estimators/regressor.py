@@ -100,11 +100,22 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
 
 
 class LocalKernelRidgeRegressor(_Regressor):
-    r"""Kernel ridge regression on the nearest training rows of each query.
+    r"""A prior, and kernel ridge regression of what it leaves over.
 
-    By default everything is chosen by leave-one-out. Up to 2000 different rows every row takes part in each prediction, and
-    several kernels, each with a learned metric, are mixed in the shares that predict left-out rows best; beyond that one
-    kernel is selected, its metric learned, and the number of neighbors chosen.
+    $$ f(z) = p(z) + \mathcal P_k\bigl(x,\; y - p^{(-)}(x)\bigr)(z) $$
+
+    $p$ is the prior, $p^{(-)}(x_i)$ what it predicts for training row $i$ without that row, and $\mathcal P_k$ kernel ridge
+    regression with a constant trend. Without a prior $p$ is zero, and the kernel predicts $y$ itself.
+
+    What is `"auto"` is chosen by leave-one-out. Up to 2000 different rows every row takes part in each prediction, and
+    several kernels, each with lengthscales of its own, are mixed in the shares that predict left-out rows best. Beyond that
+    one kernel is chosen, its lengthscales learned, and it sees the nearest rows of each query.
+
+    Equivalent to
+
+        # kernel=Gaussian(lengthscale), and prior=model, which is fitted
+        fit = sklearn.kernel_ridge.KernelRidge(alpha=alpha, kernel="rbf", gamma=1 / (2 * lengthscale**2))
+        result = model.predict(query) + fit.fit(X, y - model.predict(X)).predict(query)
 
     Args:
         n_neighbors: training rows per prediction, or `"auto"`. More than there are means all.
@@ -112,7 +123,12 @@ class LocalKernelRidgeRegressor(_Regressor):
         kernel: `"exponential"`, `"matern32"`, `"matern52"`, `"gaussian"`, `"laplacian"`, a kernel of `torchkrr.kernels`
             (used with its own metric), or `"auto"`.
         metric: `None` scales all features alike, `"ard"` learns a lengthscale per feature, `"linear"` a linear map; `"auto"`
-            learns one lengthscale per feature where there are enough rows and leave-one-out finds it no worse.
+            learns one lengthscale per feature where there are enough rows.
+        prior: `None`; `"linear"`, ridge regression on the columns; `"coarse"`, kernel ridge regression with up to 1000
+            spread points, fitted to all rows; a fitted model (an `nn.Module`, a scikit-learn estimator in
+            `FrozenEstimator`, or a function from rows to numbers), which stays as it is, also far from all rows; or
+            `"auto"`, `"linear"` where leave-one-out finds it better by more than one standard error. A kernel of
+            `torchkrr.kernels` is used without one.
         categorical_features: `"from_dtype"` takes columns of strings and categories of a frame; or a mask, indices or names;
             or `None`. See `torchkrr.estimators.encoding` for how they, and missing values, are encoded.
         warm_start: let `fit` keep what an earlier `fit` chose, and replace the rows alone.
@@ -123,8 +139,11 @@ class LocalKernelRidgeRegressor(_Regressor):
 
     Attributes:
         kernel_, alpha_, n_neighbors_: what was chosen; of the kernel with the largest share, where several are mixed.
-        predictor_: the training rows, and the ensemble (`predictor_.members`) that predicts from them.
+        candidates_: pairs of a name and a loss on left-out rows, the best first: what was tried.
+        predictor_: the training rows, the prior (`predictor_.prior`), and the kernels that predict (`predictor_.members`).
         encoder_: how each column of the table is encoded (`encoder_.columns`).
+        ids_: names of the rows, if they were given.
+        n_samples_fit_: how many rows there are.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
 
     Example:
@@ -140,22 +159,34 @@ class LocalKernelRidgeRegressor(_Regressor):
         >>> rows, weights = model.explain(X[60:], n_rows=3)
         >>> rows.shape
         (20, 3)
+        >>> far = LocalKernelRidgeRegressor(prior="linear").fit(X[:60], 5 * X[:60, 0]).predict([[2.0, 0.5]])
+        >>> bool(abs(far[0] - 10) < 0.1)
+        True
     """
 
 
 @dataclass(eq=False, repr=False)
 class KernelRidgeRegressor(_Regressor):
-    r"""Kernel ridge regression on all training rows, for up to about five thousand of them.
+    r"""Kernel ridge regression on all training rows, for up to six thousand different ones.
 
-    The cost of a fit grows with the cube of the number of rows. Beyond 5000 different rows each prediction uses the 400
-    nearest, with a warning: `LocalKernelRidgeRegressor` chooses how many.
+    The model is that of `LocalKernelRidgeRegressor`, with no prior unless one is asked for. The cost of a fit grows with the
+    cube of the number of rows. Beyond 6000 different rows each prediction uses the 400 nearest, with a warning:
+    `LocalKernelRidgeRegressor` chooses how many.
+
+    Equivalent to
+
+        # kernel=Gaussian(lengthscale)
+        fit = sklearn.kernel_ridge.KernelRidge(alpha=alpha, kernel="rbf", gamma=1 / (2 * lengthscale**2))
+        trend = fit.fit(X, y).dual_coef_.sum() / fit.fit(X, np.ones(len(X))).dual_coef_.sum()
+        result = trend + fit.fit(X, y - trend).predict(query)
 
     Args:
         alpha, kernel, categorical_features, warm_start, random_state, n_jobs, verbose: as in `LocalKernelRidgeRegressor`.
         metric: `None`, `"ard"` or `"auto"`, as there.
+        prior: as there.
 
     Attributes:
-        kernel_, alpha_: what was chosen, as there.
+        kernel_, alpha_, candidates_, predictor_, encoder_, ids_: as there.
         n_neighbors_: how many rows take part in a prediction: all, or the 400 nearest.
 
     Example:

@@ -26,7 +26,7 @@ from ..core.spectrum import KernelSpectrum
 from ..distances import squared_distances
 from ..errors import InputError
 from ..functional import farthest_points
-from ..kernels import Exponential, Gaussian, Kernel
+from ..kernels import Exponential, Kernel
 from ..transforms import Compose, MeanDistance, Standardize, Transform, UnitNorm
 from ..tuning import Selection, learn_metric, select
 from ..tuning.leave_one_out import shuffled_rows
@@ -34,7 +34,7 @@ from ..tuning.scores import Loss
 from ..tuning.select import scaled
 from .candidates import FITTED_ROWS, OWN, PROFILES, WIDE, Family, Judge, Tried, family_named, part_of
 from .class_selection import choose_for_classes
-from .encoding import Centers, Concatenate, Groups, RankTransform, SelectColumns, Staircase
+from .encoding import Centers, Groups, SelectColumns, Staircase
 from .lengthscales import Fit, Problem, first_log, learn_lengthscales, near_patches, random_patch, try_around
 from .predictor import FEWEST, Member
 from .prior import FittedRidge, KernelFeatures, ModelPrior, RidgePrior, choose_ridge
@@ -53,14 +53,14 @@ PRIOR_ROWS = 400
 COARSE_POINTS = 1000
 MODEL_KERNELS = ("exponential", "gaussian")
 MODEL_FACTORS = (1.0, 0.5, 0.25, 0.1, 0.05)  # the widest first: the narrowest corrects the rows alone
-MODEL_RIDGES = (1e-6, 1e-3, 1e-1)
+MODEL_RIDGES = (1e-6, 1e-3)  # larger ones correct by halves
 
 DENSE_KERNELS = ("matern32", "laplacian", "gaussian")
 DENSE_SCREEN_ROWS = 300
 DENSE_RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 DENSE_RIDGE_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)
 # Lengthscales are learned on so many rows, with so many evaluations of the loss; the second time where there are more rows.
-DENSE_PATCHES = ((400, 25), (700, 12))
+DENSE_PATCHES = ((600, 13), (700, 12))
 MOST_ROWS_QUICK = 1000
 DEFAULT_RIDGE = 1e-2
 ROWS_PER_FEATURE = 3
@@ -272,18 +272,12 @@ def choose_for_model(left_over: Centers, request: Request) -> Choice:
 
 
 def kernel_parts(name: str, points: Tensor) -> tuple[type[Kernel], Transform, Tensor]:
-    """Profile, map fitted on the points, and groups of its columns `(E,)`, of the kernel of this name.
-
-    All but the Laplacian see each feature as it is and by its rank, so that the metric decides which counts; with "plain"
-    before the name, as it is alone.
-    """
-    if name == "laplacian":
-        staircase = Staircase()
-        transform: Transform = Compose(Standardize(), staircase).fit(points)
-        return Gaussian, transform, staircase.groups()
-    plain = name.startswith("plain ")
-    transform = Standardize() if plain else Concatenate(Standardize(), RankTransform())
-    return PROFILES[name.removeprefix("plain ")], transform.fit(points), torch.arange(points.shape[1] * (2 - plain))
+    """Profile, map fitted on the points, and groups of its columns `(E,)`, of the kernel of this name."""
+    family = family_named(name, points)
+    assert family.transform is not None
+    stairs = [part.groups() for part in family.transform.modules() if isinstance(part, Staircase)]
+    groups = stairs[0] if stairs else torch.arange(family.transform(points[:1]).shape[1])
+    return type(family.profile), family.transform, groups
 
 
 def choose_dense(centers: Centers, request: Request) -> tuple[tuple[Member, ...], Tried]:

@@ -184,12 +184,7 @@ def evenly_spaced_rows(count: int, most: int, device: torch.device) -> Tensor:
 
 
 def row_numbers(indices: Rows, count: int) -> Tensor:
-    """Rows named by a number, a list of numbers, a mask `(count,)` or an index tensor, as `(n,)` int64.
-
-    Example:
-        >>> row_numbers(2, 4), row_numbers([True, False, False, True], 4)
-        (tensor([2]), tensor([0, 3]))
-    """
+    """Rows named by a number, a list of numbers, a mask `(count,)` or an index tensor, as `(n,)` int64."""
     if isinstance(indices, numbers.Integral) and not isinstance(indices, bool):
         indices = [int(indices)]
     with contextlib.suppress(TypeError, ValueError, RuntimeError):  # what is no list of numbers is named below

@@ -111,10 +111,7 @@ class HierarchicalKernelRidge(LocalKernelRidge):
         return Explanation(torch.arange(self.num_centers, device=weights.device).expand(weights.shape), weights)
 
     def leave_one_out(self, rows: Tensor | None = None) -> LeftOut:
-        raise InputError(
-            "The coarse part of a HierarchicalKernelRidge is fitted to all rows, and none can be left out of it. "
-            "Use a LocalKernelRidge."
-        )
+        raise InputError("The coarse part is fitted to all rows, and none can be left out of it. Use a LocalKernelRidge.")
 
     def refit(self) -> None:
         """Choose and fit the coarse part anew, to the rows there are, at the next call."""

@@ -35,8 +35,7 @@ class ClassLayer(SupportLayer):
     ) -> Self:
         """A layer whose values are the labels, one-hot. Other arguments are those of the layer, after its values.
 
-        Args:
-            num_classes: how many there are; the largest label plus one if it is `None`.
+        Without `num_classes` there are as many as the largest label plus one.
 
         Shape:
             - features: `(N, D)`; labels: `(N,)` int64

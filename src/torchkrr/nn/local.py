@@ -122,24 +122,11 @@ class LocalKernelRidge(ClassLayer):
         return indices.reshape(*query.shape[:-1], indices.shape[1])
 
     def leave_one_out(self, rows: Tensor | None = None) -> LeftOut:
-        """`torchkrr.tuning.local_leave_one_out` of the layer; with fewer neighbors where it has all of them.
-
-        Shape:
-            - rows: `(n,)`; `None` is all
-        """
-        options = self._options(self.fade)
-        return local_leave_one_out(
-            self.centers,
-            self.values,
-            min(self.num_neighbors, max(1, self.num_centers - 1)),
-            kernel=self.kernel,
-            ridge=self.ridge,
-            trend=options.trend,
-            fade=options.fade,
-            normalize=options.normalize,
-            on_singular=options.on_singular,
-            rows=rows,
-        )
+        """`torchkrr.tuning.local_leave_one_out` of the layer; with fewer neighbors where it has all of them."""
+        names = ("kernel", "ridge", "trend", "fade", "normalize", "on_singular")
+        count = min(self.num_neighbors, max(1, self.num_centers - 1))
+        options = {name: getattr(self, name) for name in names}
+        return local_leave_one_out(self.centers, self.values, count, rows=rows, **options)
 
     def _left_out_means(self, rows: Tensor) -> Tensor:
         return self.leave_one_out(rows).means
