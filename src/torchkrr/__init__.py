@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from . import text as text
     from . import vision as vision
     from .core.compiled import backend_report
+    from .estimators import LocalKernelRidgeClassifier as LocalKernelRidgeClassifier
+    from .estimators import LocalKernelRidgeRegressor as LocalKernelRidgeRegressor
+    from .storage import load, save
     from .tuning import calibrate, learn_metric, tune
     from .tuning.select import select as select
     from .vision.probing import probe as probe
@@ -29,10 +32,12 @@ __all__ = [
     "functional",
     "kernels",
     "learn_metric",
+    "load",
     "losses",
     "models",
     "neighbors",
     "nn",
+    "save",
     "select",
     "transforms",
     "tune",
@@ -44,6 +49,8 @@ _MODULES_OF_NAMES = {
     **dict.fromkeys(("calibrate", "learn_metric", "select", "tune"), "tuning"),
     "backend_report": "core.compiled",
     "probe": "vision.probing",
+    **dict.fromkeys(("LocalKernelRidgeClassifier", "LocalKernelRidgeRegressor"), "estimators"),
+    **dict.fromkeys(("load", "save"), "storage"),
 }
 
 

@@ -63,9 +63,12 @@ def check_points(name: str, tensor: Any, *, batched: bool = False, maybe_empty: 
 def check_values(values: Any, *, batched: bool = False, maybe_empty: bool = False) -> None:
     """Floating values of shape (N, C), or (*, N, C) if `batched`; at least one row, unless `maybe_empty`."""
     check_tensor("values", values)
-    labels = "For class labels use torch.nn.functional.one_hot(labels).to(dtype), with the dtype of the centers; "
-    check_floating("values", values, remedy=f"{labels}for numbers use values.to(dtype).")
-    one_column, flat = "For one output per center, pass values[:, None].", "Flatten it first."
+    labels = (
+        "For class labels use torchkrr.nn.LocalKernelRidge.from_labels, or torch.nn.functional.one_hot(labels).to(dtype) "
+        "with the dtype of the centers; for numbers use values.to(dtype), and values[:, None] for one output per center."
+    )
+    check_floating("values", values, remedy=labels)
+    one_column, flat = labels, "Flatten it first."
     _check_matrix("values", values, batched, "N, C", one_column if values.ndim == 1 else flat)
     if not maybe_empty or values.shape[-1] == 0:
         check_nonempty("values", values)

@@ -16,6 +16,7 @@ Its slope is then found by autograd. Tensors that `profile` computes with must b
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ from ._checks import (
     check_same_features,
     check_scalar,
     check_tensor,
+    nearest_name,
 )
 from ._state import add_dimension, keep_double, register_setting, resize_buffers, shown, with_tensors, without_graph
 from ._tensors import full_precision, has_tangent, is_transformed, needs_gradient
@@ -492,17 +494,31 @@ def check_kernel(kernel: Any) -> None:
         raise InputTypeError(f"kernel must be a kernel such as torchkrr.kernels.Exponential(), got {got}.")
 
 
-def default_kernel(centers: Tensor) -> Kernel:
-    """The paper's kernel: `Exponential` on `StandardMean`, fitted on the centers.
+def default_kernel(centers: Tensor, name: str = "exponential") -> Kernel:
+    """The kernel with this name on `StandardMean`, fitted on the centers; the paper's, if no name is given.
 
     Example:
         >>> default_kernel(torch.randn(20, 3)).embed(torch.randn(4, 3)).shape
         torch.Size([4, 3])
+        >>> type(default_kernel(torch.randn(20, 3), "matern32")).__name__
+        'Matern32'
     """
-    return Exponential(input_transform=StandardMean().fit(centers.detach()))
+    return kernel_class(name)(input_transform=StandardMean().fit(centers.detach()))
+
+
+def kernel_class(name: str) -> type[Kernel]:
+    """The kernel that a user calls by this name."""
+    if name not in PLAIN_NAMES:
+        near = nearest_name(name, tuple(PLAIN_NAMES))
+        remedy = f"Did you mean {near!r}?" if near else "Or give a kernel such as torchkrr.kernels.Exponential()."
+        raise InputError(f"kernel must be one of {', '.join(map(repr, PLAIN_NAMES))}, got {name!r}. {remedy}")
+    return PLAIN_NAMES[name]
 
 
 BY_NAME: dict[str, Any] = {
     kernel.__name__: kernel
     for kernel in (Exponential, Matern32, Matern52, Gaussian, RationalQuadratic, InverseMultiquadric, Wendland)
+}
+PLAIN_NAMES: dict[str, type[Kernel]] = {  # such as "rational_quadratic"; Wendland needs a dimension
+    re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower(): kernel for name, kernel in BY_NAME.items() if kernel is not Wendland
 }

@@ -20,11 +20,11 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from ._checks import check_choice, check_points, check_positive, check_tensor
 from .core.options import Trend, with_options_of
+from .core.temperature import best_temperature
 from .errors import InputError, InputTypeError, ShapeError
 from .functional import kernel_ridge, leave_one_out, local_kernel_ridge
 from .kernels import Exponential, Kernel
 from .neighbors import nearest
-from .tuning.scores import best_temperature
 
 Reduction = Literal["mean", "sum", "none"]
 

@@ -253,16 +253,22 @@ def faiss_index(*arguments: Any, **choices: Any) -> neighbors.FaissIndex:
     return neighbors.FaissIndex(*arguments, **choices)
 
 
-ROWS = r"indices must be a non-empty 1-D integer tensor of rows to remove, got .*For a mask use mask\.nonzero\(\)\.squeeze"
+ROWS = r"indices must be a row number, a 1-D list or tensor of row numbers, or a boolean mask of shape \(6,\), got "
+NO_ROW = r"indices name no row to remove\. Give at least one"
 
 
 REMOVED = {
-    "list": ([0], InputTypeError, r"indices must be a torch\.Tensor, got list.*torch\.as_tensor\(indices\)"),
+    "text": (["a"], InputTypeError, r"indices must be a torch\.Tensor, got list with the text 'a'"),
+    "truth": (True, InputTypeError, r"indices must be a torch\.Tensor, got bool"),
+    "floats": ([0.0, 1.0], InputTypeError, ROWS),
+    "many": (6, InputError, r"indices must lie between 0 and 5 .*got values from 6 to 6"),
+    "below": ([-1], InputError, r"indices must lie between 0 and 5 .*got values from -1 to -1"),
+    "short_mask": ([True, False], InputTypeError, ROWS),
     "float": (torch.tensor([0.0]), InputTypeError, ROWS),
-    "mask": (torch.zeros(NUM_CENTERS).bool(), InputTypeError, ROWS),
+    "mask": (torch.zeros(NUM_CENTERS).bool(), InputError, NO_ROW),
     "two_dimensions": (torch.tensor([[0]]), InputTypeError, ROWS),
     "no_dimension": (torch.tensor(0), InputTypeError, ROWS),
-    "none": (torch.tensor([]).long(), InputTypeError, ROWS),
+    "none": (torch.tensor([]).long(), InputError, NO_ROW),
     "too_large": (torch.tensor([NUM_CENTERS]), InputError, r"indices must lie between 0 and 5 .*got values from 6 to 6"),
     "negative": (torch.tensor([-1]), InputError, r"indices must lie between 0 and 5 .*got values from -1 to -1"),
     "everything": (

@@ -18,7 +18,6 @@ from tests.bad_input.tables import (
     LOCAL,
     NAN,
     NUM_CENTERS,
-    NUM_NEIGHBORS,
     NUM_QUERIES,
     SOLVING,
     blended_layer,
@@ -70,7 +69,6 @@ CHOICES = {
         InputError,
         r"on_singular must be one of 'warn', 'raise', got 'ignore'",
     ),
-    "kernel_string": ({"kernel": "rbf"}, InputTypeError, r"kernel must be a kernel such as torchkrr\.kernels.*, got str"),
     "kernel_class": (
         {"kernel": kernels.Gaussian},
         InputTypeError,
@@ -102,6 +100,21 @@ CHOICES = {
         r"device",
     ),
 }
+
+
+@pytest.mark.parametrize("name", [*DENSE, *LOCAL, *CONTINUOUS])
+def test_functions_take_no_name_of_a_kernel(name):
+    pattern = r"kernel must be a kernel such as torchkrr\.kernels.*, got str"
+    check_refused(lambda: SOLVING[name].run(good(), kernel="gaussian"), InputTypeError, pattern)
+
+
+@pytest.mark.parametrize("name", [name for name in LAYERS if name.endswith("forward")])
+@pytest.mark.parametrize(
+    ("kernel", "remedy"), [("gausian", "Did you mean 'gaussian'?"), ("rbf", "Or give a kernel such as")]
+)
+def test_layers_suggest_the_nearest_name_of_a_kernel(name, kernel, remedy):
+    pattern = rf"kernel must be one of 'exponential', .*'rational_quadratic', .*, got '{kernel}'\. {re.escape(remedy)}"
+    check_refused(lambda: LAYERS[name].run(good(), kernel=kernel), InputError, pattern)
 
 
 def choice_cases() -> Iterator[Any]:
@@ -146,20 +159,29 @@ NUM_NEIGHBORS_RANGE = (
 )
 
 
-TAKES_NUM_NEIGHBORS = {
+SEARCHES = {
     "nearest": lambda count: search(good(), num_neighbors=count),
-    "LocalKernelRidge": lambda count: local_layer(good(), count),
-    "BlendedKernelRidge": lambda count: blended_layer(good(), count),
-    "HierarchicalKernelRidge": lambda count: hierarchical_layer(good(), count),
     "ExactIndex": lambda count: neighbors.ExactIndex().build(good()["centers"]).search(good()["query"], count),
     "FaissIndex": lambda count: faiss_index().build(good()["centers"]).search(good()["query"], count),
 }
+TAKES_NUM_NEIGHBORS = {
+    **SEARCHES,
+    "LocalKernelRidge": lambda count: local_layer(good(), count),
+    "BlendedKernelRidge": lambda count: blended_layer(good(), count),
+    "HierarchicalKernelRidge": lambda count: hierarchical_layer(good(), count),
+}
 
 
-@pytest.mark.parametrize("name", TAKES_NUM_NEIGHBORS)
+@pytest.mark.parametrize("name", SEARCHES)
 @pytest.mark.parametrize("count", [0, -1, NUM_CENTERS + 1])
 def test_num_neighbors_out_of_range(name, count):
-    check_refused(lambda: TAKES_NUM_NEIGHBORS[name](count), InputError, NUM_NEIGHBORS_RANGE.format("", NUM_CENTERS, count))
+    check_refused(lambda: SEARCHES[name](count), InputError, NUM_NEIGHBORS_RANGE.format("", NUM_CENTERS, count))
+
+
+@pytest.mark.parametrize("name", TAKES_NUM_NEIGHBORS.keys() - SEARCHES)
+@pytest.mark.parametrize("count", [0, -1])
+def test_num_neighbors_of_a_layer_below_one(name, count):
+    check_refused(lambda: TAKES_NUM_NEIGHBORS[name](count), InputError, rf"num_neighbors must be at least 1, got {count}")
 
 
 @pytest.mark.parametrize("name", TAKES_NUM_NEIGHBORS)
@@ -183,8 +205,8 @@ def test_num_neighbors_with_one_center_excluded():
 
 
 @pytest.mark.parametrize("make", [local_layer, blended_layer, functools.partial(hierarchical_layer, num_coarse=1)])
-def test_too_few_centers_are_left_for_num_neighbors(make):
+def test_num_neighbors_set_below_one(make):
     layer = make(good())
-    layer.remove(torch.arange(NUM_NEIGHBORS))
+    layer.num_neighbors = 0
     for use in (layer, layer.power_function, layer.explain, *([layer.neighbors] if make is local_layer else [])):
-        check_refused(lambda use=use: use(good()["query"]), InputError, NUM_NEIGHBORS_RANGE.format("", 2, NUM_NEIGHBORS))
+        check_refused(lambda use=use: use(good()["query"]), InputError, r"num_neighbors must be at least 1, got 0")

@@ -6,9 +6,10 @@ import pytest
 import torch
 from tests.cli.running import fails, read
 
+from torchkrr import storage
 from torchkrr.cli import main
 from torchkrr.errors import FileError, KernelRidgeWarning
-from torchkrr.estimators import LocalKernelRidgeClassifier, storage
+from torchkrr.estimators import LocalKernelRidgeClassifier
 
 
 def test_the_former_name_predicts_and_names_the_new_one(models, tmp_path):

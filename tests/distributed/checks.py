@@ -232,8 +232,9 @@ def wrong_input(world: World, dtype: torch.dtype) -> Found:
         found["another width"] = raised(
             lambda: ShardedLocalKernelRidge(narrow, world.own(values), 2, process_group=world.group), "on every rank"
         )
-        found["too many neighbors"] = raised(
-            lambda: ShardedLocalKernelRidge(world.own(centers), world.own(values), 91, process_group=world.group), "(90)"
+        found["no neighbors"] = raised(
+            lambda: ShardedLocalKernelRidge(world.own(centers), world.own(values), 0, process_group=world.group),
+            "at least 1",
         )
         found["all removed"] = raised(lambda: parts.remove(torch.arange(NUM_CENTERS)), "leave nothing")
         found["out of range"] = raised(

@@ -16,9 +16,9 @@ import safetensors.torch
 import torch
 from tests.estimators.problems import smooth_table
 
-from torchkrr import estimators
+from torchkrr import estimators, storage
 from torchkrr.errors import FileError, InputError
-from torchkrr.estimators import KernelRidgeRegressor, LocalKernelRidgeClassifier, LocalKernelRidgeRegressor, storage
+from torchkrr.estimators import KernelRidgeRegressor, LocalKernelRidgeClassifier, LocalKernelRidgeRegressor
 from torchkrr.kernels import Kernel, Wendland
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
 from tests.nn.layers import (
+    CONTINUOUS,
     INDEXES,
     KINDS,
     LEARNED,
@@ -26,7 +28,7 @@ from tests.nn.layers import (
 )
 from torch import Tensor
 
-from torchkrr import kernels, neighbors
+from torchkrr import kernels, neighbors, transforms
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -175,3 +177,54 @@ def test_a_layer_with_a_graph_can_be_copied(kind, graph):
     centers = 2 * data()[0].requires_grad_() if graph == "centers" else None
     layer = make(kind, centers, kernel=kernels.Matern32(scale if graph == "lengthscale" else 1.5))
     assert same(kind, copy.deepcopy(layer)(queries()), layer(queries()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "choices"), [("local", {}), ("local", {"fade": True}), *((kind, {}) for kind in CONTINUOUS)]
+)
+def test_more_neighbors_than_centers_are_all_of_them(kind, choices):
+    layer = make(kind, **choices)
+    layer.num_neighbors = 10**6
+    expected = make(kind, **choices)
+    expected.num_neighbors = NUM_CENTERS
+    assert torch.equal(layer(queries()), expected(queries()))
+    layer.append(*data(3, 5))  # and more are used
+    assert layer.explain(queries()).indices.max() >= NUM_CENTERS
+    assert layer.num_neighbors == 10**6
+    assert predicts_as_rebuilt_with(layer)
+    layer.remove(torch.arange(3, len(layer.centers)))  # and fewer
+    assert layer.explain(queries()).indices.max() < 3
+    assert predicts_as_rebuilt_with(layer)
+
+
+def predicts_as_rebuilt_with(layer):
+    """As a new layer of the same rows that asks for as many neighbors as there are."""
+    expected = rebuilt(layer)
+    expected.num_neighbors = layer.num_centers
+    return torch.allclose(refitted(layer)(queries()), expected(queries()), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "rows",
+    [7, np.int64(7), [7], (7, 7), range(7, 8), np.array([7]), torch.arange(NUM_CENTERS) == 7, [i == 7 for i in range(60)]],
+    ids=["int", "numpy int", "list", "tuple", "range", "array", "mask", "list of truths"],
+)
+def test_rows_to_remove_are_named_in_any_way(kind, rows):
+    layer, expected = make(kind), make(kind)
+    layer.remove(rows)
+    expected.remove(torch.tensor([7]))
+    assert layer.num_centers == NUM_CENTERS - 1
+    assert torch.equal(layer.centers, expected.centers)
+    assert torch.equal(layer(queries()), expected(queries()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["exponential", "gaussian", "matern32", "rational_quadratic"])
+def test_a_name_is_that_kernel_on_standard_mean(kind, name):
+    centers = data()[0]
+    classes = {"rational_quadratic": kernels.RationalQuadratic, "matern32": kernels.Matern32, "gaussian": kernels.Gaussian}
+    kernel = classes.get(name, kernels.Exponential)(input_transform=transforms.StandardMean().fit(centers))
+    layer = make(kind, kernel=name)
+    assert type(layer.kernel) is type(kernel)
+    assert torch.equal(layer(queries()), make(kind, kernel=kernel)(queries()))

@@ -103,7 +103,8 @@ def test_undoing_all_corrections_restores_every_output_to_the_bit(used_between, 
             if used_between:
                 assert not torch.equal(layer(images), before)
         layer.remove(torch.tensor([29, 3, 3, 14]))
-        layer.remove(torch.arange(27))
+        layer.remove([True] * 26 + [False])
+        layer.remove(0)
         assert torch.equal(layer(images), before)
         layer.correct(images[:1], labels[:1])  # and it can begin again
         assert layer.head.num_centers == 1
@@ -378,6 +379,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ShapeError,
         r"correct needs scores of classes, \(n, C\), but the prior gives \(60,\)\. Use append",
     ),
+    "no centers": (lambda: make(kernel="gaussian"), InputError, r"nothing to fit a kernel to\. Give a kernel"),
     "too many rows": (lambda: corrected().remove(torch.tensor([60])), InputError, r"indices must lie between 0 and 59"),
     "nothing to remove": (lambda: make().remove(torch.tensor([0])), InputError, r"indices must lie between"),
     "points": (
@@ -415,7 +417,7 @@ def test_a_prior_without_a_column_for_its_output_is_refused_in_the_prediction_to
 
 def test_learned_values_neither_grow_nor_shrink():
     layer = nn.PriorKernelRidge(model(), *data(), kernel=KERNEL, learn_values=True)
-    for change in (lambda: layer.append(*data(1)), lambda: layer.remove(torch.arange(NUM_CENTERS))):
+    for change in (lambda: layer.append(*data(1)), lambda: layer.remove([0, 1])):
         with pytest.raises(InputError, match="values of this layer are learned"):
             change()
 

@@ -56,7 +56,7 @@ class LocalOptions(BackendOptions, total=False):
 class LayerOptions(DenseOptions, total=False):
     """What all layers take."""
 
-    kernel: Kernel | None
+    kernel: Kernel | str | None
     learn_centers: bool
     learn_values: bool
 

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from .._checks import (
-    INDEX_DTYPES,
     check_alike,
+    check_at_least_one,
     check_finite,
-    check_index_range,
-    check_num_neighbors,
     check_points,
     check_same_features,
     check_same_rows,
@@ -24,8 +22,10 @@ from .._chunking import SEARCH_BYTES, rows_per_chunk
 from .._state import with_tensors
 from .._tensors import full_precision, needs_gradient
 from ..core.options import Kind, SolveOptions
-from ..errors import InputTypeError, ShapeError
-from ..kernels import Exponential, Kernel
+from ..errors import InputError, ShapeError
+from ..functional.left_out import LeftOut
+from ..kernels import Kernel, kernel_class
+from ..neighbors.base import Rows, row_numbers
 from ..nn import LocalKernelRidge
 from ..nn.base import SupportLayer
 from ..transforms import StandardMean, Transform
@@ -53,9 +53,9 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
         num_neighbors: as in `torchkrr.nn.LocalKernelRidge`.
         process_group: `None` is the default group. Its timeout limits how long a rank waits for another.
         average_gradients: divide gradients by the number of ranks.
-        options: those of `torchkrr.nn.LocalKernelRidge`, the same on every rank: `kernel` (`None` is fitted on the centers
-            of all ranks), `ridge`, `trend`, `fade`, `normalize`, `index`, `on_singular`, `backend`, `learn_centers`,
-            `learn_values`.
+        options: those of `torchkrr.nn.LocalKernelRidge`, the same on every rank: `kernel` (`None` or a name is fitted on
+            the centers of all ranks), `ridge`, `trend`, `fade`, `normalize`, `index`, `on_singular`, `backend`,
+            `learn_centers`, `learn_values`.
 
     Shape:
         - centers: `(n, D)`; values: `(n, C)`; query: `(*, D)`; output: `(*, C)`
@@ -111,7 +111,10 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
     def neighbors(self, query: Tensor) -> Tensor:
         """The centers that each prediction uses, numbered over all ranks, nearest first, `(*, D)` to `(*, M)`."""
         _, _, indices = self._solve(self._flat(query), self.centers, self.values, None)
-        return indices.reshape(*query.shape[:-1], self.num_neighbors)
+        return indices.reshape(*query.shape[:-1], indices.shape[1])
+
+    def leave_one_out(self, rows: Tensor | None = None) -> LeftOut:
+        raise InputError("The centers of this layer are on several ranks, and none is left out. Use a LocalKernelRidge.")
 
     def append(self, centers: Tensor, values: Tensor) -> None:
         """Add centers, possibly none, to the shard of this rank; exact from the next call on.
@@ -127,16 +130,18 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
             super().append(centers, values)
         self.count_centers()
 
-    def remove(self, indices: Tensor) -> None:
+    def remove(self, indices: Rows) -> None:
         """Forget the centers with these row numbers, whichever rank owns them; each rank may name some, or none.
 
         Shape:
-            - indices: `(n,)` int64, numbered over all ranks
+            - indices: as in `torchkrr.nn.LocalKernelRidge`, numbered over all ranks
         """
         self._refuse_learned("remove")
         self.count_centers()
-        counts = self.comm.agree([indices.numel()], lambda: self._check_removed(indices), "remove").squeeze(1).tolist()
-        removed = self.comm.gather(indices.to(self.centers.device).long(), counts, "requests").unique()
+        named: list[Tensor] = []
+        self.comm.agree([], lambda: named.append(row_numbers(indices, self.num_centers)), "name rows")
+        counts = self.comm.agree([len(named[0])], None, "remove").squeeze(1).tolist()
+        removed = self.comm.gather(named[0].to(self.centers.device), counts, "requests").unique()
         if len(removed) == self.num_centers:
             raise ShapeError(f"Removing all {len(removed)} rows would leave nothing to predict from. Keep at least one.")
         start = self.shards.start(self.comm.rank)
@@ -168,9 +173,9 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
 
         sizes = self.comm.agree([len(query), len(centers)], check, "predict", *settings, learned)
         counts, self.shards = sizes[:, 0].tolist(), Shards(tuple(sizes[:, 1].tolist()))
-        check_num_neighbors(self.num_neighbors, self.num_centers)
+        check_at_least_one("num_neighbors", self.num_neighbors)
         fade = self.fade and self.num_neighbors < self.num_centers and kind is not None
-        num_neighbors = self.num_neighbors + fade
+        num_neighbors = self.num_used + fade
         gradient_scale = 1 / self.comm.size if self.average_gradients else 1.0
         with torch.no_grad():
             embedded = self._embed(query)
@@ -226,21 +231,14 @@ class ShardedLocalKernelRidge(LocalKernelRidge):
             check_same_features("centers", centers, "the centers of the layer", self.centers)
             check_same_features("values", values, "the values of the layer", self.values)
 
-    def _check_removed(self, indices: Tensor) -> None:
-        check_tensor("indices", indices)
-        if indices.dtype not in INDEX_DTYPES or indices.ndim != 1:
-            got = f"{indices.dtype} of shape {tuple(indices.shape)}"
-            raise InputTypeError(f"indices must be a 1-D integer tensor of rows to remove, got {got}.")
-        check_index_range("indices", indices, self.num_centers)
-
     def _apply(self, fn: Any, recurse: bool = True) -> ShardedLocalKernelRidge:
         super()._apply(fn, recurse)
         if self._comm is not None:
             self._comm.device = self.centers.device
         return self
 
-    def _default_kernel(self, centers: Tensor) -> Kernel:
-        return Exponential(input_transform=_fit_standard_mean(centers.detach(), self.num_centers, self.comm))
+    def _kernel_named(self, name: str, centers: Tensor) -> Kernel:
+        return kernel_class(name)(input_transform=_fit_standard_mean(centers.detach(), self.num_centers, self.comm))
 
     def _flat(self, query: Tensor) -> Tensor:
         check_tensor("query", query)

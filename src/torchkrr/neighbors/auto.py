@@ -19,7 +19,7 @@ from torch import Tensor
 from .. import native
 from .._checks import check_at_least_one, check_points, check_positive
 from ..errors import InputError, InputTypeError, MissingExtraError
-from .base import NeighborIndex, Neighbors, evenly_spaced_rows
+from .base import NeighborIndex, Neighbors, Rows, evenly_spaced_rows
 from .exact import ExactIndex
 from .faiss_index import FaissIndex
 from .streamed import StreamedIndex
@@ -96,7 +96,7 @@ class AutoIndex(NeighborIndex):
         self._chosen().append(points)
         self.points = self._chosen().points
 
-    def remove(self, indices: Tensor) -> None:
+    def remove(self, indices: Rows) -> None:
         if not self.streams:
             return super().remove(indices)
         self._chosen().remove(indices)

@@ -6,8 +6,10 @@ An index works on embedded points. It proposes candidates; their distances are t
 
 from __future__ import annotations
 
+import contextlib
+import numbers
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,9 +30,10 @@ from .._checks import (
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._state import usable
 from .._tensors import working_dtype
-from ..errors import InputTypeError, NotFittedError, ShapeError
+from ..errors import InputError, InputTypeError, NotFittedError, ShapeError
 
 GROUP = 4
+Rows = int | Sequence[int] | Sequence[bool] | Tensor
 
 
 class Neighbors(NamedTuple):
@@ -85,10 +88,10 @@ class NeighborIndex(ABC):
         self._append(points, len(old))
         self.points, self._version = points, points._version
 
-    def remove(self, indices: Tensor) -> None:
+    def remove(self, indices: Rows) -> None:
         """Drop rows; the rows after a dropped one move up."""
         old = self._current_points()
-        keep = kept_rows(indices, len(old))
+        keep = kept_rows(indices, len(old), old.device)
         with torch.inference_mode(False):
             points = old[keep]
         self._remove(points, keep)
@@ -180,17 +183,32 @@ def evenly_spaced_rows(count: int, most: int, device: torch.device) -> Tensor:
     return torch.arange(taken, device=device) * (count - 1) // max(1, taken - 1)
 
 
-def kept_rows(indices: Tensor, count: int, *, maybe_none: bool = False) -> Tensor:
-    """The mask of the rows that stay when the rows `indices` are removed."""
+def row_numbers(indices: Rows, count: int) -> Tensor:
+    """Rows named by a number, a list of numbers, a mask `(count,)` or an index tensor, as `(n,)` int64."""
+    if isinstance(indices, numbers.Integral) and not isinstance(indices, bool):
+        indices = [int(indices)]
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # what is no list of numbers is named below
+        indices = torch.as_tensor(indices, dtype=None if len(indices) else torch.int64)  # type: ignore[arg-type]
     check_tensor("indices", indices)
-    if indices.dtype not in INDEX_DTYPES or indices.ndim != 1 or len(indices) == 0:
+    rows: Tensor = indices  # type: ignore[assignment]
+    if rows.dtype == torch.bool and rows.shape == (count,):
+        return rows.nonzero().squeeze(1)
+    if rows.dtype not in INDEX_DTYPES or rows.ndim != 1:
         raise InputTypeError(
-            f"indices must be a non-empty 1-D integer tensor of rows to remove, got {indices.dtype} of shape "
-            f"{tuple(indices.shape)}. For a mask use mask.nonzero().squeeze(1)."
+            "indices must be a row number, a 1-D list or tensor of row numbers, or a boolean mask of shape "
+            f"({count},), got {rows.dtype} of shape {tuple(rows.shape)}."
         )
-    check_index_range("indices", indices, count, then="Rows are counted from 0, and move up after a removal.")
-    keep = torch.ones(count, dtype=torch.bool, device=indices.device)
-    keep[indices.long()] = False
+    check_index_range("indices", rows, count, then="Rows are counted from 0, and move up after a removal.")
+    return rows.long()
+
+
+def kept_rows(indices: Rows, count: int, device: torch.device, *, maybe_none: bool = False) -> Tensor:
+    """The mask of the rows that stay when the rows `indices` are removed."""
+    rows = row_numbers(indices, count).to(device)
+    if not len(rows):
+        raise InputError("indices name no row to remove. Give at least one.")
+    keep = torch.ones(count, dtype=torch.bool, device=device)
+    keep[rows] = False
     if not maybe_none and not bool(keep.any()):
         raise ShapeError(f"Removing all {count} rows would leave nothing to predict from. Keep at least one.")
     return keep

@@ -10,7 +10,7 @@ from torch import Tensor
 from .._checks import check_alike, check_finite, check_points, check_same_features, check_searchable
 from .._chunking import ranges
 from .._tensors import working_dtype
-from .base import Neighbors, evenly_spaced_rows, kept_rows
+from .base import Neighbors, Rows, evenly_spaced_rows, kept_rows
 from .exact import Block, CandidatePool, ExactIndex, block_rows, rank, shift_of
 
 SAMPLE_ROWS = 1024
@@ -66,11 +66,11 @@ class StreamedIndex(ExactIndex):
         with torch.inference_mode(False):
             self.build_embedded(torch.cat((old, points.detach())), self._embed)
 
-    def remove(self, indices: Tensor) -> None:
+    def remove(self, indices: Rows) -> None:
         """Drop rows; this makes a copy of the others in memory."""
         old = self._current_points()
         with torch.inference_mode(False):
-            self.build_embedded(old[kept_rows(indices, len(old))], self._embed)
+            self.build_embedded(old[kept_rows(indices, len(old), old.device)], self._embed)
 
     def _current_points(self) -> Tensor:
         return super()._current_points() if self.points is None else self.points

@@ -19,11 +19,11 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from .._checks import (
     check_alike,
+    check_at_least_one,
     check_choice,
     check_finite,
     check_floating,
     check_nonempty,
-    check_num_neighbors,
     check_points,
     check_ridge,
     check_same_features,
@@ -37,7 +37,7 @@ from ..core.expansion import Points
 from ..core.options import LayerOptions, OnSingular, Trend
 from ..errors import InputError, ShapeError
 from ..kernels import Kernel, check_kernel, default_kernel
-from ..neighbors.base import evenly_spaced_rows, kept_rows
+from ..neighbors.base import Rows, evenly_spaced_rows, kept_rows
 
 SAMPLE_ROWS = 64
 SMALL = 1 << 12  # tensors of at most so many numbers are compared as a whole
@@ -153,6 +153,7 @@ class SupportLayer(nn.Module):
 
     centers: Tensor
     values: Tensor
+    num_neighbors: int  # as asked for; dense layers have none
     ridge: float | Tensor
     trend: Trend
     on_singular: OnSingular
@@ -161,7 +162,7 @@ class SupportLayer(nn.Module):
         self,
         centers: Tensor,
         values: Tensor,
-        kernel: Kernel | None = None,
+        kernel: Kernel | str | None = None,
         ridge: float | Tensor = 1e-9,
         trend: Trend = None,
         on_singular: OnSingular = "warn",
@@ -174,11 +175,12 @@ class SupportLayer(nn.Module):
         check_ridge(ridge)
         check_choice("trend", trend, (None, "constant"))
         check_choice("on_singular", on_singular, ("warn", "raise"))
-        if kernel is not None:
+        kernel = "exponential" if kernel is None else kernel
+        if not isinstance(kernel, str):
             check_kernel(kernel)
         register(self, "centers", centers, learn=learn_centers)
         register(self, "values", values, learn=learn_values)
-        self.kernel = self._default_kernel(centers) if kernel is None else kernel
+        self.kernel = self._kernel_named(kernel, centers) if isinstance(kernel, str) else kernel
         self.ridge, self.trend, self.on_singular = ridge, trend, on_singular
 
     def _check_support(self, centers: Tensor, values: Tensor) -> None:
@@ -189,8 +191,8 @@ class SupportLayer(nn.Module):
         check_finite("centers", centers)
         check_finite("values", values)
 
-    def _default_kernel(self, centers: Tensor) -> Kernel:
-        return default_kernel(centers)
+    def _kernel_named(self, name: str, centers: Tensor) -> Kernel:
+        return default_kernel(centers, name)
 
     @property
     def in_features(self) -> int:
@@ -203,6 +205,11 @@ class SupportLayer(nn.Module):
     @property
     def num_centers(self) -> int:
         return self.centers.shape[0]
+
+    @property
+    def num_used(self) -> int:
+        """The neighbors that a call uses: `num_neighbors`, or all centers while there are fewer."""
+        return min(self.num_neighbors, self.num_centers)
 
     def append(self, centers: Tensor, values: Tensor) -> None:
         """Add centers with their values; exact from the next call on. The kernel is not fitted again.
@@ -219,15 +226,14 @@ class SupportLayer(nn.Module):
             self.centers = torch.cat((self.centers, centers.detach()))
             self.values = torch.cat((self.values, values.detach()))
 
-    def remove(self, indices: Tensor) -> None:
+    def remove(self, indices: Rows) -> None:
         """Forget the centers with these row numbers; the rows after a removed one move up.
 
         Shape:
-            - indices: `(n,)` int64
+            - indices: a number, a list of numbers, `(n,)` int64, or a mask `(N,)`
         """
         self._refuse_learned("remove")
-        check_tensor("indices", indices)
-        self._keep_rows(kept_rows(indices.to(self.centers.device), self.num_centers))
+        self._keep_rows(kept_rows(indices, self.num_centers, self.centers.device))
 
     def refresh(self) -> None:
         """Compute anew, at the next call, all that the layer has cached.
@@ -282,11 +288,11 @@ class SupportLayer(nn.Module):
             check_same_features("query", query, "the centers of the layer", self.centers)
         return query.reshape(-1, features)
 
-    def _check_query(self, query: Tensor, centers: Tensor, num_neighbors: int, values: Tensor | None = None) -> State:
-        """The checks of each call (centers may be fewer than when the layer was built), and what torch is doing."""
+    def _check_query(self, query: Tensor, centers: Tensor, values: Tensor | None = None) -> State:
+        """The checks of each call, and what torch is doing."""
         ridge = [self.ridge] if isinstance(self.ridge, Tensor) else []
         tensors = [query, centers, *([] if values is None else [values]), *ridge, *self._kernel_tensors()]
-        check_num_neighbors(num_neighbors, len(centers))
+        check_at_least_one("num_neighbors", self.num_neighbors)
         if values is None:
             check_alike(query=query, centers=centers)
         else:
@@ -339,7 +345,7 @@ class CachedLayer(SupportLayer, Generic[Layout, Solutions]):
 
     def __init__(self, centers: Tensor, values: Tensor, num_neighbors: int, **options: Unpack[LayerOptions]) -> None:
         super().__init__(centers, values, **options)
-        check_num_neighbors(num_neighbors, self.num_centers)
+        check_at_least_one("num_neighbors", num_neighbors)
         self.num_neighbors = num_neighbors
         self.refresh()
 

@@ -110,7 +110,7 @@ class BlendedKernelRidge(CachedLayer[_Anchors, Expansions]):
         else:
             rows = farthest_points(embedded, min(self.num_anchors, len(embedded)))
             index = ExactIndex().build(embedded.detach()[rows])
-        lists = torch.empty(len(rows), self.num_neighbors, dtype=torch.int64, device=embedded.device)
+        lists = torch.empty(len(rows), self.num_used, dtype=torch.int64, device=embedded.device)
         listed = torch.zeros(len(rows), dtype=torch.bool, device=embedded.device)
         return _Anchors(embedded, rows, index, lists, listed, self.index.points)
 
@@ -132,7 +132,7 @@ class BlendedKernelRidge(CachedLayer[_Anchors, Expansions]):
         numbers = torch.unique(blended)
         numbers = numbers[~anchors.listed[numbers]]
         if len(numbers):
-            found = self.index.search(anchors.embedded.detach()[anchors.rows[numbers]], self.num_neighbors).indices
+            found = self.index.search(anchors.embedded.detach()[anchors.rows[numbers]], self.num_used).indices
             anchors.lists[numbers], anchors.listed[numbers] = found, True
         return blended, near
 
@@ -143,7 +143,7 @@ class BlendedKernelRidge(CachedLayer[_Anchors, Expansions]):
         if not len(query):
             first, power, blend = self._solve(torch.cat((query, centers[:1].detach())), centers, values, kind)
             return first[:0], power[:0], blend._replace(anchors=blend.anchors[:0], members=blend.members[:0])
-        self._check_query(query, centers, self.num_neighbors)
+        self._check_query(query, centers)
         anchors = self._current_layout()
         embedded = self._embed(query), anchors.embedded
         blended, near = self._find(embedded[0], anchors)
@@ -174,7 +174,7 @@ class BlendedKernelRidge(CachedLayer[_Anchors, Expansions]):
     @with_a_row()
     def _predict(self, query: Tensor, centers: Tensor, values: Tensor) -> Tensor:
         """The mean for rows `(Q, D)`, without gradients, from kept coefficients."""
-        self._check_query(query, centers, self.num_neighbors, values)
+        self._check_query(query, centers, values)
         with torch.inference_mode(False), torch.no_grad():
             anchors = self._current_layout()
             solved = self._current_solutions(anchors)

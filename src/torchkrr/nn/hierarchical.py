@@ -15,6 +15,7 @@ from ..core.options import LayerOptions, SolveOptions, with_options_of
 from ..errors import InputError
 from ..functional.greedy import farthest_points
 from ..functional.hierarchical import Coarse, CoarsePart, check_coarse, fit_coarse, has_derivatives, size_of_values
+from ..functional.left_out import LeftOut
 from ..functional.ridge import cardinal_weights, kernel_ridge, power_function
 from ..kernels import Kernel
 from ..native import Backend
@@ -109,6 +110,9 @@ class HierarchicalKernelRidge(LocalKernelRidge):
         weights = weights.reshape(*query.shape[:-1], self.num_centers)
         return Explanation(torch.arange(self.num_centers, device=weights.device).expand(weights.shape), weights)
 
+    def leave_one_out(self, rows: Tensor | None = None) -> LeftOut:
+        raise InputError("The coarse part is fitted to all rows, and none can be left out of it. Use a LocalKernelRidge.")
+
     def refit(self) -> None:
         """Choose and fit the coarse part anew, to the rows there are, at the next call."""
         self.coarse_centers = self.centers.detach().new_empty(0, self.in_features)
@@ -145,7 +149,7 @@ class HierarchicalKernelRidge(LocalKernelRidge):
         """The mean for rows `(Q, D)`, of both parts or of the coarse one."""
         if self._is_dense:
             return kernel_ridge(query, centers, values, **self._solve_arguments(), backend=self.backend)
-        self._check_query(query, centers, self.num_neighbors, values)
+        self._check_query(query, centers, values)
         part, residuals = self._current_coarse(centers, values)
         mean = part.predict(query, self.kernel)
         if with_local:

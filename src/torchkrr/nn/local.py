@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .._checks import check_choice, check_integer, check_num_neighbors, check_ridge, check_searchable
+from .._checks import check_at_least_one, check_choice, check_integer, check_ridge, check_searchable
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._tensors import full_precision
 from ..core.compiled import FactorCache
@@ -15,12 +15,14 @@ from ..core.local import solve_local
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
 from ..errors import BackendError, InputError
+from ..functional.left_out import LeftOut, local_leave_one_out
 from ..functional.local import dispatch_local
 from ..kernels import Kernel
 from ..native import Backend
 from ..neighbors import AutoIndex, ExactIndex, NeighborIndex, StreamedIndex, nearest
 from ..neighbors.auto import index_from
-from .base import Fingerprint, SupportLayer
+from .base import Fingerprint
+from .labels import ClassLayer
 
 
 class Explanation(NamedTuple):
@@ -30,7 +32,7 @@ class Explanation(NamedTuple):
     weights: Tensor  # (*, M)
 
 
-class LocalKernelRidge(SupportLayer):
+class LocalKernelRidge(ClassLayer):
     r"""Kernel ridge regression on the `num_neighbors` nearest centers of each query. Nothing is trained.
 
     Each of the three inputs of the regressor can be fixed or learned: the query arrives from the layer before, `centers` and
@@ -39,9 +41,12 @@ class LocalKernelRidge(SupportLayer):
 
     Args:
         centers: points the regressor is built on.
-        values: values at the centers; for classification one-hot labels.
-        num_neighbors: centers per prediction. Cost grows with its cube, the error indicator falls with it.
-        kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
+        values: values at the centers; for classification see `from_labels`.
+        num_neighbors: centers per prediction; all of them while there are fewer. Cost grows with its cube, the error
+            indicator falls with it.
+        kernel: a kernel, or the name of one, which is then put on `StandardMean`, fitted on `centers` here and never again:
+            "exponential" (the paper's, as `None`), "gaussian", "matern32", "matern52", "rational_quadratic",
+            "inverse_multiquadric".
         ridge, trend, fade, normalize, on_singular, backend: as in `torchkrr.functional.local_kernel_ridge`; the ridge is one
             for all centers, and `num_neighbors` counts without the neighbor that sets the radius of the fading.
         index: how neighbors are found, see `torchkrr.neighbors`; `None` is exact search, `"auto"` chooses by the number of
@@ -55,7 +60,7 @@ class LocalKernelRidge(SupportLayer):
 
     Example:
         >>> features, labels = torch.randn(500, 16), torch.randint(0, 3, (500,))
-        >>> head = LocalKernelRidge(features, torch.nn.functional.one_hot(labels).float(), num_neighbors=20)
+        >>> head = LocalKernelRidge.from_labels(features, labels, num_neighbors=20)
         >>> head(torch.randn(7, 16)).argmax(-1).shape
         torch.Size([7])
     """
@@ -66,7 +71,7 @@ class LocalKernelRidge(SupportLayer):
         values: Tensor,
         num_neighbors: int = 100,
         *,
-        kernel: Kernel | None = None,
+        kernel: Kernel | str | None = None,
         ridge: float | Tensor = 1e-9,
         trend: Trend = None,
         fade: bool = False,
@@ -79,7 +84,7 @@ class LocalKernelRidge(SupportLayer):
         learn_values: bool = False,
     ) -> None:
         super().__init__(centers, values, kernel, ridge, trend, on_singular, learn_centers, learn_values)
-        self._check_num_neighbors(num_neighbors)
+        check_at_least_one("num_neighbors", num_neighbors)
         check_choice("normalize", normalize, (None, "cell"))
         check_choice("backend", backend, ("auto", "fused", "torch"))
         check_integer("keep_factors", keep_factors)
@@ -92,9 +97,6 @@ class LocalKernelRidge(SupportLayer):
         self.keep_factors = keep_factors
         self.index = index_from(index)
         self.refresh()
-
-    def _check_num_neighbors(self, num_neighbors: int) -> None:
-        check_num_neighbors(num_neighbors, self.num_centers)
 
     def forward(self, query: Tensor) -> Tensor:
         mean, _, _ = self._solve(self._flat(query), self.centers, self.values, "mean")
@@ -117,7 +119,17 @@ class LocalKernelRidge(SupportLayer):
     def neighbors(self, query: Tensor) -> Tensor:
         """The rows of the centers that each prediction uses, nearest first, `(*, D)` to `(*, M)`."""
         indices = self._neighbors(self._flat(query), self.centers)
-        return indices.reshape(*query.shape[:-1], self.num_neighbors)
+        return indices.reshape(*query.shape[:-1], indices.shape[1])
+
+    def leave_one_out(self, rows: Tensor | None = None) -> LeftOut:
+        """`torchkrr.tuning.local_leave_one_out` of the layer; with fewer neighbors where it has all of them."""
+        names = ("kernel", "ridge", "trend", "fade", "normalize", "on_singular")
+        count = min(self.num_neighbors, max(1, self.num_centers - 1))
+        options = {name: getattr(self, name) for name in names}
+        return local_leave_one_out(self.centers, self.values, count, rows=rows, **options)
+
+    def _left_out_means(self, rows: Tensor) -> Tensor:
+        return self.leave_one_out(rows).means
 
     def append(self, centers: Tensor, values: Tensor) -> None:
         current, before = self._is_current() and self._embedded is not None, len(self.centers)
@@ -145,10 +157,10 @@ class LocalKernelRidge(SupportLayer):
 
     @full_precision
     def _neighbors(self, query: Tensor, centers: Tensor) -> Tensor:
-        if self._check_query(query, centers, self.num_neighbors) != "plain" or not len(query):
-            return self._traced_neighbors(query, centers, self.num_neighbors)
+        if self._check_query(query, centers) != "plain" or not len(query):
+            return self._traced_neighbors(query, centers, self.num_used)
         self._embedded_centers()  # builds the index, where it has to be
-        return self.index.search(self._embed(query), self.num_neighbors).indices
+        return self.index.search(self._embed(query), self.num_used).indices
 
     @full_precision
     def _solve(self, query: Tensor, centers: Tensor, values: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
@@ -156,13 +168,13 @@ class LocalKernelRidge(SupportLayer):
         # With every center a neighbor nothing can leave the list, so there is nothing to fade.
         fade = self.fade and self.num_neighbors < len(centers)
         options = self._options(fade)
-        if self._check_query(query, centers, self.num_neighbors, values) != "plain" or not len(query):
-            indices = self._traced_neighbors(query, centers, self.num_neighbors + fade)
+        if self._check_query(query, centers, values) != "plain" or not len(query):
+            indices = self._traced_neighbors(query, centers, self.num_used + fade)
             first, power_squared = dispatch_local(query, centers, values, indices, options, kind)
             return first.to(query.dtype), power_squared, indices
         points, embedded = self._embed(query), self._embedded_centers()
         check_searchable("query", points, among_themselves=False)
-        indices = self.index.find(points.detach(), self.num_neighbors + fade).indices
+        indices = self.index.find(points.detach(), self.num_used + fade).indices
         if embedded is not None:
             both, cache = (points, embedded), self._factor_cache() if self.keep_factors else None
             first, power_squared = solve_local(query, centers, values, indices, options, kind, embedded=both, cache=cache)

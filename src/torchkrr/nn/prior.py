@@ -9,11 +9,11 @@ from typing import Any, Literal, NamedTuple, Unpack
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_at_least_one, check_index_range, check_index_tensor, check_positive, check_tensor
+from .._checks import check_index_range, check_index_tensor, check_positive, check_tensor
 from ..core.options import LayerOptions, LocalOptions, with_options_of
 from ..errors import InputError, ShapeError
 from ..neighbors import NeighborIndex
-from ..neighbors.base import kept_rows
+from ..neighbors.base import Rows, kept_rows
 from .local import LocalKernelRidge
 
 
@@ -40,18 +40,6 @@ class Corrections(LocalKernelRidge):
         if len(centers):
             super()._check_support(centers, values)
 
-    def _check_num_neighbors(self, num_neighbors: int) -> None:
-        check_at_least_one("num_neighbors", num_neighbors)
-
-    @property
-    def num_neighbors(self) -> int:
-        """All centers, while there are fewer than asked for."""
-        return min(self._num_neighbors, self.num_centers)
-
-    @num_neighbors.setter
-    def num_neighbors(self, number: int) -> None:
-        self._num_neighbors = number
-
     def append(self, centers: Tensor, values: Tensor) -> None:
         if self.num_centers:
             super().append(centers, values)
@@ -60,10 +48,9 @@ class Corrections(LocalKernelRidge):
         super()._check_support(centers, values)
         self._become(centers, values)
 
-    def remove(self, indices: Tensor) -> None:
+    def remove(self, indices: Rows) -> None:
         self._refuse_learned("remove")
-        check_tensor("indices", indices)
-        keep = kept_rows(indices.to(self.centers.device), self.num_centers, maybe_none=True)
+        keep = kept_rows(indices, self.num_centers, self.centers.device, maybe_none=True)
         if bool(keep.any()):
             self._keep_rows(keep)
         else:
@@ -92,8 +79,7 @@ class PriorKernelRidge(nn.Module):
         inputs, targets: the first ones to append; their graphs are kept. `None` starts without any, and needs a `kernel`.
         features: maps inputs to the points of the kernel, `(*, D)`; `None` takes the inputs themselves.
 
-    Other arguments as in `LocalKernelRidge`. With fewer centers than `num_neighbors` each is a neighbor. A trend would reach
-    to all inputs, however far.
+    Other arguments as in `LocalKernelRidge`. A trend would reach to all inputs, however far.
 
     Shape:
         - inputs: whatever the prior takes; output: `(*, C)`
@@ -126,7 +112,7 @@ class PriorKernelRidge(nn.Module):
         if targets is not None:
             points, outputs = self._evaluated(inputs)
             self.head = Corrections(points, self._residuals(points, outputs, targets), **options)
-        elif options.get("kernel") is None:
+        elif options.get("kernel") is None or isinstance(options["kernel"], str):
             raise InputError(
                 "Without inputs there is nothing to fit a kernel to. Give a kernel, such as torchkrr.kernels.default_kernel("
                 "points) of some points that the layer will see, or inputs and targets."
@@ -179,11 +165,11 @@ class PriorKernelRidge(nn.Module):
             _check_labels(labels, outputs)
             self.head.append(points, self._residuals(points, outputs, lifted(outputs, labels.long(), margin)))
 
-    def remove(self, indices: Tensor) -> None:
+    def remove(self, indices: Rows) -> None:
         """Undo the corrections with these numbers, or all of them; those after an undone one move up.
 
         Shape:
-            - indices: `(n,)` int64
+            - indices: as in `LocalKernelRidge.remove`
         """
         self.head.remove(indices)
 

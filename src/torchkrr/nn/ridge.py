@@ -11,9 +11,10 @@ from ..core.options import LayerOptions, with_options_of
 from ..functional.ridge import cardinal_weights, kernel_ridge, leave_one_out, power_function
 from ..native import Backend
 from .base import SupportLayer
+from .labels import ClassLayer
 
 
-class KernelRidge(SupportLayer):
+class KernelRidge(ClassLayer):
     r"""Kernel ridge regression on every center, $k(z, x)(k(x, x)+\lambda I)^{-1}y$.
 
     For a few thousand centers at most, and for learned centers and values inside a network. Beyond that,
@@ -22,7 +23,7 @@ class KernelRidge(SupportLayer):
     Arguments as in `torchkrr.functional.kernel_ridge`, and
 
     Args:
-        kernel: `None` is the paper's, `Exponential` on `StandardMean`, fitted on `centers` here and never again.
+        kernel: a kernel or a name, as in `LocalKernelRidge`.
         learn_centers, learn_values: make them Parameters.
 
     Shape:
@@ -65,3 +66,6 @@ class KernelRidge(SupportLayer):
     def leave_one_out(self) -> Tensor:
         """The prediction at each center from all the others, `(N, C)`."""
         return leave_one_out(self.centers, self.values, **self._solve_arguments())
+
+    def _left_out_means(self, rows: Tensor) -> Tensor:
+        return self.leave_one_out()[rows]

@@ -1,7 +1,7 @@
 """Choose kernel, metric, number of neighbors, ridge and prediction intervals from the data, by leave-one-out."""
 
+from ..functional.left_out import LeftOut, local_leave_one_out
 from .intervals import Calibration, Interval, calibrate
-from .leave_one_out import LeftOut, local_leave_one_out
 from .metric import LearnedMetric, Progressed, learn_metric
 from .select import Selection, Trial, select, tune
 

@@ -38,7 +38,7 @@ from ..errors import InputError, InputTypeError
 from ..kernels import Kernel
 from ..nn import HierarchicalKernelRidge, LocalKernelRidge
 from ..nn.base import Fingerprint
-from .leave_one_out import leave_one_out_of, sample_rows
+from .leave_one_out import sample_rows
 from .scores import SMALLEST_VARIANCE
 
 Scale = Literal["global", "cell"]
@@ -148,7 +148,7 @@ def calibrate(
     with torch.no_grad():
         sampled = sample_rows(layer.num_centers, num_samples, seed, layer.centers.device)
         rows = torch.arange(layer.num_centers, device=sampled.device) if scale == "cell" else sampled
-        left_out = leave_one_out_of(layer, rows)
+        left_out = layer.leave_one_out(rows)
         # Squares of values in half precision would overflow, and small variances vanish.
         residuals = (left_out.means - layer.values[rows]).double().abs()  # (n, C)
         spreads = _variance(left_out.powers.double(), layer).sqrt()  # (n,)

@@ -19,12 +19,12 @@ from .._extras import import_extra
 from .._state import register, register_setting, usable
 from ..core.options import SolveOptions, Trend
 from ..errors import InputError, RidgeRaisedWarning, ShapeError
+from ..functional.left_out import check_data
 from ..functional.local import solve_local
 from ..kernels import Exponential, Kernel, check_kernel
 from ..neighbors import nearest
 from ..nn import LocalKernelRidge
 from ..transforms import Compose, Linear, MeanDistance, Standardize, Transform
-from .leave_one_out import check_data
 from .scores import Loss, check_loss, in_given_units, score, unit_of
 
 Metric = Literal["ard", "linear"]

@@ -19,15 +19,17 @@ from .._checks import check_at_least_one, check_choice, check_count, check_posit
 from .._extras import import_extra
 from .._state import register_setting
 from ..core.options import Trend
+from ..core.temperature import best_temperature
 from ..errors import InputError, RidgeRaisedWarning
+from ..functional.left_out import check_data
 from ..functional.local import local_path
 from ..kernels import Exponential, Gaussian, Kernel, Matern32, Matern52, check_kernel
 from ..neighbors import nearest
 from ..nn import LocalKernelRidge
 from ..transforms import Compose, MeanDistance, Standardize, StandardMean
-from .leave_one_out import check_data, shuffled_rows
+from .leave_one_out import shuffled_rows
 from .metric import Metric, learn_metric
-from .scores import Loss, best_temperature, check_loss, in_given_units, score, unit_of
+from .scores import Loss, check_loss, in_given_units, score, unit_of
 
 LENGTHSCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 FIRST_LENGTHSCALES = (1.0, 4.0)
