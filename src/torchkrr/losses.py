@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from ._checks import check_choice, check_points, check_positive, check_tensor
+from ._checks import check_choice, check_index_range, check_points, check_positive, check_tensor
 from .core.options import Trend, with_options_of
 from .core.temperature import best_temperature
-from .errors import InputError, InputTypeError, ShapeError
+from .errors import InputTypeError, ShapeError
 from .functional import kernel_ridge, leave_one_out, local_kernel_ridge
 from .kernels import Exponential, Kernel
 from .neighbors import nearest
@@ -160,9 +160,7 @@ def _mean_distance(points: Tensor) -> Tensor:
 
 
 def _targets(labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
-    smallest, largest = int(labels.min()), int(labels.max())
-    if smallest < 0 or largest >= num_classes:
-        raise InputError(f"labels must lie between 0 and {num_classes - 1}, got {smallest} to {largest}.")
+    check_index_range("labels", labels, num_classes, what="classes", then="Number the classes from 0.")
     return one_hot(labels, max(2, num_classes)).to(dtype)
 
 
