@@ -178,7 +178,7 @@ def test_num_neighbors_out_of_range(name, count):
     check_refused(lambda: SEARCHES[name](count), InputError, NUM_NEIGHBORS_RANGE.format("", NUM_CENTERS, count))
 
 
-@pytest.mark.parametrize("name", TAKES_NUM_NEIGHBORS.keys() - SEARCHES)
+@pytest.mark.parametrize("name", sorted(TAKES_NUM_NEIGHBORS.keys() - SEARCHES))
 @pytest.mark.parametrize("count", [0, -1])
 def test_num_neighbors_of_a_layer_below_one(name, count):
     check_refused(lambda: TAKES_NUM_NEIGHBORS[name](count), InputError, rf"num_neighbors must be at least 1, got {count}")
