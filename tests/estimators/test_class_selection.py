@@ -6,7 +6,7 @@ import torch
 from tests import reference
 from tests.estimators.problems import centers_of, linear_prior, two_classes
 
-from torchkrr.estimators import class_selection
+from torchkrr.estimators import LocalKernelRidgeClassifier, class_selection
 from torchkrr.estimators.candidates import NARROW_FAMILIES, Candidate, Judge
 from torchkrr.estimators.class_selection import choose_for_classes
 from torchkrr.kernels import Matern32
@@ -114,3 +114,11 @@ def test_what_the_caller_gave_is_kept():
     torch.testing.assert_close(member.kernel.lengthscale.float(), own.lengthscale.float())
     near = choose(centers, num_neighbors=15).members
     assert [member.num_neighbors for member in near] == [15]
+
+
+def test_progress_is_shown_if_it_is_asked_for(capsys):
+    points, labels = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
+    for verbose in (0, 1):
+        LocalKernelRidgeClassifier(20, verbose=verbose).fit(points.numpy(), labels.numpy())
+        shown = capsys.readouterr().err
+        assert [f"{stage}: 100%" in shown for stage in ("kernels", "finalists", "neighbors")] == 3 * [verbose == 1]

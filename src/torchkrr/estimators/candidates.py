@@ -166,7 +166,7 @@ def part_of(
     return Part(rows, own.points, own.values, own.weights, hats)
 
 
-class Choice(NamedTuple):
+class ClassChoice(NamedTuple):
     members: tuple[Member, ...]
     prior: float  # as of a candidate
     tried: Tried

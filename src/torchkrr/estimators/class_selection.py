@@ -13,13 +13,14 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from ..core.dense import factored, inverse_of, project_trend, with_trend
 from ..core.spectrum import KernelSpectrum
 from ..distances import squared_distances
 from ..kernels import Kernel
 from ..tuning.leave_one_out import shuffled_rows
-from .candidates import WIDE, Candidate, Choice, Family, Judge, Part, families, part_of, tried_of
+from .candidates import WIDE, Candidate, ClassChoice, Family, Judge, Part, families, part_of, tried_of
 from .encoding import Centers
 from .lengthscales import first_log
 from .local_selection import choose_local_for_classes
@@ -46,7 +47,8 @@ def choose_for_classes(
     *,
     prior_optional: bool,
     seed: int,
-) -> Choice:
+    progress: bool = False,
+) -> ClassChoice:
     """Members, and whether the prior is worth its place."""
     count, classes = centers.values.shape
     order = shuffled_rows(count, MOST_ROWS, seed, centers.points.device)
@@ -57,16 +59,19 @@ def choose_for_classes(
     found = families(centers.points, kernel)
     screened = [
         candidate
-        for family in found
+        for family in tqdm(found, "kernels", disable=not progress)
         for candidate in _screen(family, parts[0], priors, judge, RIDGES if ridge is None else (ridge,))
     ]
     finalists = _finalists(screened, priors)
-    final = [candidate for finalist in finalists for candidate in _refit(finalist, parts[1], priors, judge, ridge)]
+    final = [
+        candidate
+        for finalist in tqdm(finalists, "finalists", disable=not progress)
+        for candidate in _refit(finalist, parts[1], priors, judge, ridge)
+    ]
     local = (num_neighbors is not None and num_neighbors < count) or count > MOST_DENSE
     if local:
-        return choose_local_for_classes(
-            sorted(final, key=lambda one: one.loss), centers, num_neighbors, prior, priors, judge, ridge, seed
-        )
+        ranked = sorted(final, key=lambda one: one.loss)
+        return choose_local_for_classes(ranked, centers, num_neighbors, prior, priors, judge, ridge, seed, progress)
     mixes, tried = [], tried_of(final, prior)
     for use in priors:
         own = [candidate for candidate in final if candidate.prior == use]
@@ -82,7 +87,7 @@ def choose_for_classes(
     members = tuple(Member(own[at].family.kernel(own[at].log), own[at].ridge, None, shares[at]) for at in chosen)
     if len(members) > 1 or shares[chosen[0]] != 1:
         tried["the mixture"] = loss
-    return Choice(members, use, tried)
+    return ClassChoice(members, use, tried)
 
 
 def _screen(family: Family, part: Part, priors: Sequence[float], judge: Judge, ridges: Sequence[float]) -> list[Candidate]:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from ..core.local import solve_local
 from ..core.options import SolveOptions
 from ..neighbors import ExactIndex
 from ..tuning.leave_one_out import shuffled_rows
-from .candidates import FITTED_ROWS, Candidate, Choice, Family, Judge, left_over, offset_of, tried_of
+from .candidates import FITTED_ROWS, Candidate, ClassChoice, Family, Judge, left_over, offset_of, tried_of
 from .encoding import Centers
 from .predictor import Member
 from .prior import FittedRidge, Pairs
@@ -37,7 +38,8 @@ def choose_local_for_classes(
     judge: Judge,
     given: float | None,
     seed: int,
-) -> Choice:
+    progress: bool = False,
+) -> ClassChoice:
     """One kernel; `ranked` are candidates on all of few rows, the best first, and `given` is a ridge of the caller's own."""
     most = len(centers.points) - 1
     counts = [min(count, most) for count in ((num_neighbors,) if num_neighbors else NEIGHBORS)]
@@ -49,7 +51,8 @@ def choose_local_for_classes(
         trials[first.family.map_name].run(first._replace(ridge=first.ridge if given is None else given), climbed_at)
         for first in firsts.values()
     ]
-    for start in sorted(tried, key=lambda one: one.loss)[:LOCAL_FINALISTS]:
+    starts = sorted(tried, key=lambda one: one.loss)[:LOCAL_FINALISTS]
+    for start in tqdm(starts, "neighbors", disable=not progress):
         tried += trials[start.family.map_name].climb(start, climbed_at, fixed_ridge=given is not None)
     best = min(tried, key=lambda one: one.loss)
     own = trials[best.family.map_name]
@@ -60,7 +63,7 @@ def choose_local_for_classes(
     if rotation is not None and not _keeps_all(finals[count], centers, own.rows, prior, rotation, count, judge):
         rotation = None
     member = Member(best.family.kernel(best.log, rotation), best.ridge, count, 1.0, True)
-    return Choice((member,), best.prior, tried_of([*tried, *finals.values()], prior))
+    return ClassChoice((member,), best.prior, tried_of([*tried, *finals.values()], prior))
 
 
 class Trials:

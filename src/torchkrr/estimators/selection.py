@@ -175,7 +175,15 @@ def _choose(centers: Centers, request: Request) -> Choice:
     if judge is not None and request.metric in ("auto", None) and count >= FEWEST_LOCAL and centers.values.shape[1] > 1:
         neighbors = None if request.dense else request.num_neighbors
         choice = choose_for_classes(
-            centers, request.kernel, request.ridge, neighbors, prior, judge, prior_optional=optional, seed=request.seed
+            centers,
+            request.kernel,
+            request.ridge,
+            neighbors,
+            prior,
+            judge,
+            prior_optional=optional,
+            seed=request.seed,
+            progress=request.progress,
         )
         used = None if prior is None or not choice.prior else prior.scaled(choice.prior)
         return Choice(choice.members, None if used is None else used.prior, choice.tried, used)
