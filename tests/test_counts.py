@@ -6,7 +6,7 @@ import sys
 import pytest
 from tools.counts import PACKAGE, PAPER, ROOT, python_files, statements
 
-FILES, LINES, PAPER_LINES, FILE_LINES = 140, 24_400, 4_000, 600
+FILES, LINES, PAPER_LINES, FILE_LINES = 140, 24_300, 4_000, 600
 
 
 @pytest.fixture(scope="module")

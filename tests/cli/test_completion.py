@@ -71,7 +71,8 @@ def test_fish_completes(line, capsys, tmp_path):
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
 def test_zsh_can_read_its_script(capsys, tmp_path):
     (tmp_path / "_torchkrr").write_text(script("zsh", capsys))
-    subprocess.run(["zsh", "-f", "-n", str(tmp_path / "_torchkrr")], check=True, timeout=30)
+    done = subprocess.run(["zsh", "-f", "-n", str(tmp_path / "_torchkrr")], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_without_shtab_the_extra_is_named(monkeypatch, capsys):

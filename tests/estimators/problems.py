@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from tests import reference
 
+from torchkrr.estimators.candidates import Request
 from torchkrr.estimators.encoding import Centers
 from torchkrr.estimators.prior import RidgePrior
 from torchkrr.transforms import Compose
@@ -52,3 +53,10 @@ def centers_of(X, labels, weights=None):
 
 def linear_prior(centers, ridge=0.5):
     return RidgePrior("linear", Compose(), ridge).fit(centers.points, centers.values, centers.weights)
+
+
+def request_of(num_neighbors=None, ridge=None, kernel=None, *, prior=None):
+    """For classes, without a metric."""
+    return Request(
+        num_neighbors, ridge, kernel, None, dense=False, loss="cross_entropy", seed=0, progress=False, prior=prior
+    )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from tests import reference
-from tests.estimators.problems import centers_of, linear_prior, two_classes
+from tests.estimators.problems import centers_of, linear_prior, request_of, two_classes
 
 from torchkrr.estimators import LocalKernelRidgeClassifier, class_selection
 from torchkrr.estimators.candidates import NARROW_FAMILIES, Candidate, Judge
@@ -14,7 +14,8 @@ from torchkrr.kernels import Matern32
 
 def choose(centers, kernel=None, ridge=None, num_neighbors=None, prior=None, *, optional=True):
     judge = Judge(centers.values, centers.weights, False)
-    return choose_for_classes(centers, kernel, ridge, num_neighbors, prior, judge, prior_optional=optional, seed=0)
+    request = request_of(num_neighbors, ridge, kernel, prior="auto" if optional else "linear")
+    return choose_for_classes(centers, request, prior, judge)
 
 
 def rings(count=120, noise=0):

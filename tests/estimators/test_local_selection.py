@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from tests import reference
-from tests.estimators.problems import centers_of, linear_prior, two_classes
+from tests.estimators.problems import centers_of, linear_prior, request_of, two_classes
 
 from torchkrr.estimators import local_selection
 from torchkrr.estimators.candidates import Candidate, Judge, families
@@ -66,7 +66,7 @@ def test_a_kernel_of_the_callers_own_is_tried_as_it_is(monkeypatch):
     kernel = Matern32(torch.tensor([0.4, 0.9]), input_transform=Standardize().fit(torch.randn(50, 2) * 3))
     centers, family, judge = problem(60, kernel=kernel)
     found = trials_of(centers, family, judge, 12).run(at(family, ridge=0.3), 12)
-    (member,) = choose_local_for_classes([found], centers, 12, None, (0.0,), judge, 0.3, 0).members
+    (member,) = choose_local_for_classes([found], centers, request_of(12, 0.3), None, (0.0,), judge).members
     torch.testing.assert_close(member.kernel(centers.points, centers.points), kernel(centers.points, centers.points))
     points, values = kernel.embed(centers.points).numpy(), centers.values.numpy()
     options = {"profile": reference.matern32, "ridge": 0.3, "trend": "constant"}
@@ -136,7 +136,7 @@ def test_principal_directions_are_used_where_they_lose_nothing(monkeypatch):
         judge = Judge(centers.values, centers.weights, False)
         family = families(centers.points, "gaussian")[0]._replace(transform=Compose())
         start = trials_of(centers, family, judge).run(at(family), 20)
-        (member,) = choose_local_for_classes([start], centers, 20, None, (0.0,), judge, None, 0).members
+        (member,) = choose_local_for_classes([start], centers, request_of(20), None, (0.0,), judge).members
         rotated.append(member.kernel.embed(centers.points).shape[1] == 2)
     assert rotated == [True, False]
 
@@ -146,7 +146,7 @@ def test_fewer_neighbors_are_taken_only_if_the_loss_is_nearly_the_same(noise):
     centers, family, judge = problem(300, noise=noise)
     trials = trials_of(centers, family, judge, 200)
     start = trials.run(at(family, first_log(family.mapped(centers.points))), 100)
-    choice = choose_local_for_classes([start], centers, None, None, (0.0,), judge, None, 0)
+    choice = choose_local_for_classes([start], centers, request_of(), None, (0.0,), judge)
     (member,) = choice.members
     log = member.kernel.lengthscale.log()
     losses = {count: trials.run(at(family, log, member.ridge), count).loss for count in local_selection.NEIGHBORS}
@@ -154,6 +154,6 @@ def test_fewer_neighbors_are_taken_only_if_the_loss_is_nearly_the_same(noise):
     assert member.num_neighbors == min(good)
     assert choice.tried[family.name] == pytest.approx(min(losses.values()))  # nothing better was passed over
     far = trials.run(at(family, start.log, 300.0), 100)
-    assert choose_local_for_classes([far], centers, 100, None, (0.0,), judge, None, 0).tried[family.name] < far.loss
-    given = choose_local_for_classes([start], centers, 37, None, (0.0,), judge, 30.0, 0).members[0]
+    assert choose_local_for_classes([far], centers, request_of(100), None, (0.0,), judge).tried[family.name] < far.loss
+    given = choose_local_for_classes([start], centers, request_of(37, 30.0), None, (0.0,), judge).members[0]
     assert (given.num_neighbors, given.ridge) == (37, 30.0)

@@ -146,9 +146,7 @@ def reading(data: Data, args: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
             piece, points = data.everything(progress=not args.quiet)
             data.missing += data.missing_in(piece)
             yield piece, points
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
+    except Exception:  # not an interrupt
         _remove(own)
         raise
     _remove(own)

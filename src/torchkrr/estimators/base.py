@@ -25,11 +25,12 @@ from ..errors import InputError, KernelRidgeWarning, ShapeError
 from ..kernels import Kernel
 from ..neighbors import nearest
 from ..tuning.scores import Loss
+from .candidates import Metric
 from .encoding import ROUNDING, Array, Centers, Rows, TableEncoder, different_points, fit_encoder
 from .predictor import FEWEST, Predictor
 from .prior import ModelPrior
 from .reading import on_cpu, read_table, read_weights
-from .selection import Metric, choose, choose_for_model, read_request
+from .selection import choose, choose_for_model, read_request
 from .storage import load_estimator, save_estimator
 
 

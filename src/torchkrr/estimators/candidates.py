@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from ..kernels import Exponential, Gaussian, Kernel, Matern32, Matern52
 from ..transforms import Compose, Linear, Standardize, Transform, UnitNorm
 from ..tuning.calibration import SCREENED, doubt_of, slope_losses, smoothed, surprise
 from ..tuning.leave_one_out import shuffled_rows
+from ..tuning.scores import Loss
 from ..tuning.select import scaled
 from .encoding import Centers, Concatenate, RankTransform, Staircase
 from .predictor import Member
@@ -25,7 +26,27 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the root mean square distance
 MAPPED_AT_ONCE = 8192
 OWN = "own"  # the kernel of the caller
 
+Metric = Literal["ard", "linear", "auto"] | None
 Tried = dict[str, float]  # loss of left-out rows
+
+
+class Request(NamedTuple):
+    """What the caller fixed; `None` is to be chosen, except for the metric, where it is none."""
+
+    num_neighbors: int | None
+    ridge: float | None
+    kernel: Kernel | str | None
+    metric: Metric
+    dense: bool  # every row takes part
+    loss: Loss
+    seed: int
+    progress: bool
+    prior: Any = None  # as given
+    multilabel: bool = False
+
+    def ridges(self, otherwise: Sequence[float], around: float = 1.0) -> tuple[float, ...]:
+        """Those to try: the one that was given, or `otherwise`, as factors of the one they lie `around`."""
+        return tuple(factor * around for factor in otherwise) if self.ridge is None else (self.ridge,)
 
 
 class Family(NamedTuple):

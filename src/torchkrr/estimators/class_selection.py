@@ -18,9 +18,8 @@ from tqdm import tqdm
 from ..core.dense import factored, inverse_of, project_trend, with_trend
 from ..core.spectrum import KernelSpectrum
 from ..distances import squared_distances
-from ..kernels import Kernel
 from ..tuning.leave_one_out import shuffled_rows
-from .candidates import WIDE, Candidate, ClassChoice, Family, Judge, Part, families, part_of, tried_of
+from .candidates import WIDE, Candidate, ClassChoice, Family, Judge, Part, Request, families, part_of, tried_of
 from .encoding import Centers
 from .lengthscales import first_log
 from .local_selection import choose_local_for_classes
@@ -37,41 +36,29 @@ MIXED = 12  # steps of the mixing: shares are multiples of one in so many
 
 
 @torch.no_grad()
-def choose_for_classes(
-    centers: Centers,
-    kernel: Kernel | str | None,
-    ridge: float | None,
-    num_neighbors: int | None,
-    prior: FittedRidge | None,
-    judge: Judge,
-    *,
-    prior_optional: bool,
-    seed: int,
-    progress: bool = False,
-) -> ClassChoice:
+def choose_for_classes(centers: Centers, request: Request, prior: FittedRidge | None, judge: Judge) -> ClassChoice:
     """Members, and whether the prior is worth its place."""
     count, classes = centers.values.shape
-    order = shuffled_rows(count, MOST_ROWS, seed, centers.points.device)
+    order = shuffled_rows(count, MOST_ROWS, request.seed, centers.points.device)
     few = order[: max(SCREEN_ROWS, min(PER_CLASS * classes, 2 * SCREEN_ROWS))]
-    alone: tuple[float, ...] = (0.0,) if prior is None or prior_optional else ()
+    alone: tuple[float, ...] = (0.0,) if prior is None or request.prior == "auto" else ()
     priors = alone if prior is None else (*alone, *(WIDE_PRIORS if centers.points.shape[1] > WIDE else (1.0,)))
     parts = [part_of(centers, rows, prior, judge.losses, priors) for rows in (few, order)]
-    found = families(centers.points, kernel)
+    found = families(centers.points, request.kernel)
     screened = [
         candidate
-        for family in tqdm(found, "kernels", disable=not progress)
-        for candidate in _screen(family, parts[0], priors, judge, RIDGES if ridge is None else (ridge,))
+        for family in tqdm(found, "kernels", disable=not request.progress)
+        for candidate in _screen(family, parts[0], priors, judge, request.ridges(RIDGES))
     ]
     finalists = _finalists(screened, priors)
     final = [
         candidate
-        for finalist in tqdm(finalists, "finalists", disable=not progress)
-        for candidate in _refit(finalist, parts[1], priors, judge, ridge)
+        for finalist in tqdm(finalists, "finalists", disable=not request.progress)
+        for candidate in _refit(finalist, parts[1], priors, judge, request)
     ]
-    local = (num_neighbors is not None and num_neighbors < count) or count > MOST_DENSE
-    if local:
+    if (request.num_neighbors is not None and request.num_neighbors < count) or count > MOST_DENSE:
         ranked = sorted(final, key=lambda one: one.loss)
-        return choose_local_for_classes(ranked, centers, num_neighbors, prior, priors, judge, ridge, seed, progress)
+        return choose_local_for_classes(ranked, centers, request, prior, priors, judge)
     mixes, tried = [], tried_of(final, prior)
     for use in priors:
         own = [candidate for candidate in final if candidate.prior == use]
@@ -125,12 +112,12 @@ def _finalists(screened: list[Candidate], priors: Sequence[float]) -> list[Candi
     return list(found.values())
 
 
-def _refit(finalist: Candidate, part: Part, priors: Sequence[float], judge: Judge, given: float | None) -> list[Candidate]:
+def _refit(finalist: Candidate, part: Part, priors: Sequence[float], judge: Judge, request: Request) -> list[Candidate]:
     """Ridges around that of a finalist, on more rows."""
     family, mapped = finalist.family, finalist.family.mapped(part.points)
     gram = family.profile.profile(squared_distances(mapped, mapped).sqrt() * torch.exp(-finalist.log))
     found = []
-    for ridge in [factor * finalist.ridge for factor in RIDGE_FACTORS] if given is None else [given]:
+    for ridge in request.ridges(RIDGE_FACTORS, finalist.ridge):
         system = with_trend(factored(gram, ridge / part.weights))
         if bool(system.factor.sound):
             inverse = project_trend(system, inverse_of(system))[0]

@@ -13,7 +13,7 @@ from ..core.local import solve_local
 from ..core.options import SolveOptions
 from ..neighbors import ExactIndex
 from ..tuning.leave_one_out import shuffled_rows
-from .candidates import FITTED_ROWS, Candidate, ClassChoice, Family, Judge, left_over, offset_of, tried_of
+from .candidates import FITTED_ROWS, Candidate, ClassChoice, Family, Judge, Request, left_over, offset_of, tried_of
 from .encoding import Centers
 from .predictor import Member
 from .prior import FittedRidge, Pairs
@@ -32,28 +32,27 @@ COMPARED_ROWS = 20_000
 def choose_local_for_classes(
     ranked: list[Candidate],
     centers: Centers,
-    num_neighbors: int | None,
+    request: Request,
     prior: FittedRidge | None,
     priors: Sequence[float],
     judge: Judge,
-    given: float | None,
-    seed: int,
-    progress: bool = False,
 ) -> ClassChoice:
-    """One kernel; `ranked` are candidates on all of few rows, the best first, and `given` is a ridge of the caller's own."""
+    """One kernel; `ranked` are candidates on all of few rows, the best first."""
     most = len(centers.points) - 1
-    counts = [min(count, most) for count in ((num_neighbors,) if num_neighbors else NEIGHBORS)]
+    counts = [min(count, most) for count in (NEIGHBORS if request.num_neighbors is None else (request.num_neighbors,))]
     climbed_at = min(CLIMBED_AT, max(counts))
     firsts = {candidate.family.name: candidate for candidate in reversed(ranked)}
     maps = {first.family.map_name: first.family for first in firsts.values()}
-    trials = {name: Trials(family, centers, max(counts), prior, priors, judge, seed) for name, family in maps.items()}
+    trials = {
+        name: Trials(family, centers, max(counts), prior, priors, judge, request.seed) for name, family in maps.items()
+    }
     tried = [
-        trials[first.family.map_name].run(first._replace(ridge=first.ridge if given is None else given), climbed_at)
+        trials[first.family.map_name].run(first._replace(ridge=request.ridges((1.0,), first.ridge)[0]), climbed_at)
         for first in firsts.values()
     ]
     starts = sorted(tried, key=lambda one: one.loss)[:LOCAL_FINALISTS]
-    for start in tqdm(starts, "neighbors", disable=not progress):
-        tried += trials[start.family.map_name].climb(start, climbed_at, fixed_ridge=given is not None)
+    for start in tqdm(starts, "neighbors", disable=not request.progress):
+        tried += trials[start.family.map_name].climb(start, climbed_at, fixed_ridge=request.ridge is not None)
     best = min(tried, key=lambda one: one.loss)
     own = trials[best.family.map_name]
     finals = {count: own.run(best, count, best.prior) for count in counts}

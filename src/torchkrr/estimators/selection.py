@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,14 +32,13 @@ from ..tuning import Selection, learn_metric, select
 from ..tuning.leave_one_out import shuffled_rows
 from ..tuning.scores import Loss
 from ..tuning.select import scaled
-from .candidates import FITTED_ROWS, OWN, PROFILES, WIDE, Family, Judge, Tried, family_named, part_of
+from .candidates import FITTED_ROWS, OWN, PROFILES, WIDE, Family, Judge, Request, Tried, family_named, part_of
 from .class_selection import choose_for_classes
 from .encoding import Centers, Groups, SelectColumns, Staircase
 from .lengthscales import Fit, Problem, first_log, learn_lengthscales, near_patches, random_patch, try_around
 from .predictor import FEWEST, Member
 from .prior import FittedRidge, KernelFeatures, ModelPrior, RidgePrior, choose_ridge
 
-Metric = Literal["ard", "linear", "auto"] | None
 PRIORS = ("auto", "linear", "coarse")
 # Factors of a lengthscale to try: around a first guess, and around one that was learned.
 FIRST_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -59,9 +58,8 @@ DENSE_KERNELS = ("matern32", "laplacian", "gaussian")
 DENSE_SCREEN_ROWS = 300
 DENSE_RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 DENSE_RIDGE_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)
-# Lengthscales are learned on so many rows, with so many evaluations of the loss; the second time where there are more rows.
-DENSE_PATCHES = ((600, 13), (700, 12))
-MOST_ROWS_QUICK = 1000
+# Lengthscales are learned on so many rows, with so many evaluations of the loss, where there are more than the last.
+DENSE_PATCHES = ((600, 13, 0), (700, 12, 1000))
 DEFAULT_RIDGE = 1e-2
 ROWS_PER_FEATURE = 3
 LEAST_SHARE = 0.05
@@ -78,25 +76,6 @@ REFINE_RIDGE = 1e-4  # to start from: a smaller one hardly has a gradient
 NEARLY = 0.01  # of the loss: what fewer neighbors or columns may cost
 NEGLIGIBLE = (0.01, 0.001, 0.0001)  # shares of the mean squared distance that are tried to do without, largest first
 SEARCHED_IN_SINGLE = 1e-6  # least ridge whose neighbors are searched in float32
-
-
-class Request(NamedTuple):
-    """What the caller fixed; `None` is to be chosen, except for the metric, where it is none."""
-
-    num_neighbors: int | None
-    ridge: float | None
-    kernel: Kernel | str | None
-    metric: Metric
-    dense: bool  # every row takes part
-    loss: Loss
-    seed: int
-    progress: bool
-    prior: Any = None  # as given
-    multilabel: bool = False
-
-    def ridges(self, otherwise: Sequence[float], around: float = 1.0) -> tuple[float, ...]:
-        """Those to try: the one that was given, or `otherwise`, as factors of the one they lie `around`."""
-        return tuple(factor * around for factor in otherwise) if self.ridge is None else (self.ridge,)
 
 
 def read_request(estimator: Any, *, dense: bool, loss: Loss, multilabel: bool = False) -> Request:
@@ -173,18 +152,7 @@ def _choose(centers: Centers, request: Request) -> Choice:
     optional = request.prior == "auto"
     few = count <= MOST_ROWS and everyone and request.metric != "linear"
     if judge is not None and request.metric in ("auto", None) and count >= FEWEST_LOCAL and centers.values.shape[1] > 1:
-        neighbors = None if request.dense else request.num_neighbors
-        choice = choose_for_classes(
-            centers,
-            request.kernel,
-            request.ridge,
-            neighbors,
-            prior,
-            judge,
-            prior_optional=optional,
-            seed=request.seed,
-            progress=request.progress,
-        )
+        choice = choose_for_classes(centers, request, prior, judge)
         used = None if prior is None or not choice.prior else prior.scaled(choice.prior)
         return Choice(choice.members, None if used is None else used.prior, choice.tried, used)
     if prior is not None and optional and not _prior_wins(centers, prior, request):
@@ -346,8 +314,8 @@ def _dense_candidate(given: str | Kernel, centers: Centers, request: Request, le
         logs, ridge = fit.logs, fit.ridge
         if learn:
             logs = logs.expand(int(groups.max()) + 1)
-            for rows, evaluations in DENSE_PATCHES:
-                if rows == DENSE_PATCHES[0][0] or len(points) > MOST_ROWS_QUICK:
+            for rows, evaluations, fewer in DENSE_PATCHES:
+                if len(points) > fewer:
                     patch = random_patch(many, rows, generator)
                     logs, ridge = learn_lengthscales([patch], logs, ridge, evaluations=evaluations)
             fit = try_around(many, logs, (1.0,), request.ridges(DENSE_RIDGE_FACTORS, ridge))
