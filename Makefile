@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 
 DATA ?= uci
 
-.PHONY: demo test lint types unit without-compiler package wheels bench bench-tuning bench-uci transfer probe lander lander-study lander-parts learn figures docs clean
+.PHONY: demo test lint types unit examples load without-compiler package wheels bench bench-quick bench-tuning bench-uci transfer probe lander lander-study lander-parts learn figures docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/torchkrr transfer digits --backbone digits --layer middle.0 --budgets 30,100,300,all --seeds 3 --out runs/demo
@@ -15,6 +15,15 @@ test: lint types unit docs without-compiler package
 # One intra-op thread per test process: the processes share the cores. A process takes neighboring tests, which share fixtures.
 unit: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
+# Those that take a minute too: Ray, and Spark if there is Java.
+examples: $(INSTALLED)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "ray[data]" "dask[dataframe]" pyspark
+	LONG_EXAMPLES=1 $(BIN)/python -m pytest tests/test_examples.py tests/stores/test_guides.py
+
+# Eight threads that predict from a database while another writes: four minutes, best left alone.
+load: $(INSTALLED)
+	$(BIN)/python -m tests.stores.load --seconds 120 --threads 8 --out docs/results/stores-load.json
 
 # The package as it is where there is no compiler: installed with none on the PATH, and its tests on the torch path.
 BARE := build/without-compiler
@@ -43,13 +52,17 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
-# Half an hour to an hour on two cores, best left alone. Peers that cannot be installed are named in the tables.
+# An hour on two cores, best left alone; with FEATURES=file (see benchmarks/search.py) searches among real features too. Peers that cannot be installed are named in the tables.
 bench: $(INSTALLED)
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.core --out benchmarks/results
-	$(BIN)/python -m benchmarks.search --out benchmarks/results
+	$(BIN)/python -m benchmarks.search --out benchmarks/results $(if $(FEATURES),--features $(FEATURES))
 	$(BIN)/python -m benchmarks.peers --out benchmarks/results
 	$(BIN)/python -m benchmarks.sharded --out benchmarks/results
+
+# A minute, into runs/bench: the local solve beside plain torch and one matrix product.
+bench-quick: $(INSTALLED)
+	$(BIN)/python -m benchmarks.core --quick
 
 # Needs the UCI tables: make bench-tuning DATA=folder
 bench-tuning: $(INSTALLED)

@@ -5,12 +5,12 @@ One library for each instruction set, chosen when it is used. Without a compiler
 
 import platform
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
 
 NATIVE = "src/torchkrr/native"
-PARTS = ("lanes", "profile", "cell", "task", "judge", "cache", "solver", "gradient", "dense", "search", "hash")
-HEADERS = [f"{NATIVE}/{name}.h" for name in PARTS]
+HEADERS = sorted(map(str, Path(NATIVE).glob("*.h")))
 FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-pthread"]
 VECTOR_BYTES = {"baseline": 16}
 SETS: dict[str, list[str]] = {"baseline": []}

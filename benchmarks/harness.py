@@ -7,17 +7,25 @@ import os
 import pathlib
 import platform
 import resource
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy
 import torch
 
 import torchkrr
 
+T = TypeVar("T")
 Record = dict[str, Any]
+
+
+def timed(function: Callable[[], T]) -> tuple[float, T]:
+    start = time.perf_counter()
+    result = function()
+    return time.perf_counter() - start, result
 
 
 def interleaved(functions: dict[str, Callable[[], object]], repeats: int = 5) -> dict[str, float]:
@@ -30,6 +38,24 @@ def interleaved(functions: dict[str, Callable[[], object]], repeats: int = 5) ->
             if repeat:  # the first round warms up
                 best[name] = min(best[name], time.perf_counter() - start)
     return best
+
+
+def instructions_per_cycle(function: Callable[[], object], seconds: float = 1.0) -> float | None:
+    """Of this process while it calls the function, by `perf`; `None` where that is missing or the machine does not count."""
+    command = ["perf", "stat", "-x", ",", "-e", "instructions:u,cycles:u", "-p", str(os.getpid())]
+    try:
+        counter = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    except FileNotFoundError:
+        return None
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        function()
+    counter.send_signal(signal.SIGINT)
+    _, written = counter.communicate()
+    counts = [line.split(",")[0] for line in written.splitlines() if ":u" in line]
+    if len(counts) != 2 or not all(count.isdigit() for count in counts) or int(counts[1]) == 0:
+        return None
+    return int(counts[0]) / int(counts[1])
 
 
 def peak_megabytes() -> float:

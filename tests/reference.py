@@ -388,6 +388,42 @@ def hierarchical_kernel_ridge(
     return coarse_part(query) + local
 
 
+# Bounds of distances from integers.
+
+
+class Parts(NamedTuple):
+    """A point less the mean, y = s c + e."""
+
+    length: float  # |y|
+    scale: float  # s
+    integers: np.ndarray  # c
+    rest: float  # |e|
+
+
+def quantized(point: np.ndarray, mean: np.ndarray) -> Parts:
+    """Integers from -127 to 127, and the scale that makes the rest orthogonal to them."""
+    y = point - mean
+    largest = np.abs(y).max()
+    integers = np.rint(y * (127 / largest)) if largest > 0 else np.zeros_like(y)
+    scale = y @ integers / (integers @ integers) if largest > 0 else 0.0
+    return Parts(float(np.linalg.norm(y)), float(scale), integers, float(np.linalg.norm(y - scale * integers)))
+
+
+def distance_bounds(query: np.ndarray, points: np.ndarray, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Between what, `(Q, N)` each, squared distances must lie if only the parts of queries and points are known."""
+    lower, upper = np.empty((2, len(query), len(points)))
+    known = [quantized(point, mean) for point in points]
+    for i, p in enumerate(quantized(point, mean) for point in query):
+        for j, y in enumerate(known):
+            product = p.scale * y.scale * (p.integers @ y.integers)
+            cosine = product / (p.length * y.length) if p.length * y.length > 0 else 0.0
+            sine = math.sqrt(max(0.0, 1 - cosine**2))
+            width = 2 * (sine * (p.length * y.rest + y.length * p.rest) + p.rest * y.rest)
+            lower[i, j] = p.length**2 + y.length**2 - 2 * product - width
+            upper[i, j] = lower[i, j] + 2 * width
+    return lower, upper
+
+
 # A prior and kernels on what it leaves over.
 
 

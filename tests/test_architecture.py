@@ -203,7 +203,7 @@ def is_public(name):
     thing = torchkrr
     for part in name.split(".")[1:]:
         if isinstance(thing, type(torchkrr)):
-            namespaces = {"distributed", "estimators", "text", "vision"} if thing is torchkrr else set()
+            namespaces = {"distributed", "estimators", "stores", "text", "vision"} if thing is torchkrr else set()
             if part not in {*getattr(thing, "__all__", ()), *namespaces, "__file__"}:
                 return False
         thing = getattr(thing, part)

@@ -20,6 +20,7 @@ from torchkrr.transforms import (
     Linear,
     MeanDistance,
     MinDistance,
+    SignedRoot,
     Standardize,
     StandardMean,
     UnitCube,
@@ -33,11 +34,12 @@ MAPS = {
     "MeanDistance": MeanDistance,
     "MinDistance": MinDistance,
     "UnitNorm": UnitNorm,
+    "SignedRoot": SignedRoot,
     "StandardMean": StandardMean,
     "Linear": lambda: Linear(torch.tensor([[1.0, 2.0, 3.0], [0.0, -1.0, 1.0]])),
     "Compose": lambda: Compose(Standardize(), Linear(torch.full((2, 3), 0.5)), MeanDistance()),
 }
-WITH_STATE = [name for name in MAPS if name not in ("ErfInv", "UnitNorm")]
+WITH_STATE = [name for name in MAPS if name not in ("ErfInv", "UnitNorm", "SignedRoot")]
 BOTH = [torch.float32, torch.float64]
 
 
@@ -158,6 +160,18 @@ def test_unit_norm_neither_overflows_nor_underflows(size):
     close(UnitNorm()(torch.tensor([[3.0, 4.0], [0.0, 0.0]]) * size), [[0.6, 0.8], [0.0, 0.0]])
 
 
+def test_signed_root_draws_the_entries_of_a_unit_row_together(points):
+    u = points / np.sqrt((points**2).mean(1, keepdims=True))
+    close(SignedRoot()(torch.tensor(points)), normalize(np.sign(u) * np.abs(u) / np.sqrt(np.abs(u) + 0.1)))
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_signed_root_depends_on_the_direction_of_a_row_alone(size):
+    x = torch.tensor([[9.0, -4.0, 0.0], [0.0, 0.0, 0.0]])
+    close(SignedRoot()(size * x), SignedRoot()(x))
+    close(SignedRoot()(x)[1], [0.0, 0.0, 0.0])
+
+
 def test_standard_mean_is_cube_then_erfinv_then_mean_distance(points, new_points):
     normal = erfinv(2 * unit_cube(points, points) - 1)
     expected = erfinv(2 * unit_cube(points, new_points) - 1) / mean_distance(normal)
@@ -233,7 +247,8 @@ def test_derivatives(name):
 
 
 def test_gradients_where_a_map_is_not_differentiable_are_finite():
-    for transform, x in ((UnitNorm(), torch.zeros(1, 3)), (ErfInv(), torch.tensor([[0.0, 1.0, 2.0]]))):
+    cases = (UnitNorm(), torch.zeros(1, 3)), (SignedRoot(), torch.eye(3)), (ErfInv(), torch.tensor([[0.0, 1.0, 2.0]]))
+    for transform, x in (*cases, (SignedRoot(), torch.zeros(1, 3))):
         x.requires_grad_()
         transform(x).sum().backward()
         assert x.grad.isfinite().all()

@@ -19,6 +19,7 @@ import torch
 
 import torchkrr
 from torchkrr import functional, kernels, nn
+from torchkrr._threads import threads
 from torchkrr.estimators import LocalKernelRidgeRegressor
 
 PACKAGE = f"{pathlib.Path(torchkrr.__file__).parent}/"
@@ -45,11 +46,12 @@ def walk(prepare: Callable[[], Callable[[], object]]) -> Walk:
         if event == "call" and path.startswith(PACKAGE):
             entered.append(path.removeprefix(PACKAGE))
 
-    sys.setprofile(profile)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
+    with threads(1):  # what other threads do is not seen
+        sys.setprofile(profile)
+        try:
+            call()
+        finally:
+            sys.setprofile(None)
     changes = sum(a != b for a, b in itertools.pairwise(entered))
     return Walk(list(dict.fromkeys(entered)), changes)
 

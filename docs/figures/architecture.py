@@ -32,6 +32,7 @@ ROOMS = {
     "estimators": "scikit-learn's vocabulary, for features, tables and text",
     "models": "features of a network, and networks that end in a kernel",
     "distributed": "centers sharded over processes",
+    "stores": "rows in PostgreSQL or LanceDB, heads on them",
     "runs, vision, text": "images and sentences to features, readouts, probing",
     "diagnosis, cli": "the command torchkrr",
 }

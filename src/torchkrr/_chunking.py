@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ._threads import per_thread, set_threads
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 # Temporaries of one chunk. On a CPU a chunk should stay in the outer cache; an accelerator wants large batches.
@@ -40,12 +41,16 @@ def ranges(total: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, total)) for start in range(0, total, size)]
 
 
-def map_in_order(function: Callable[[slice], T], chunks: list[slice], device: torch.device) -> Iterator[T]:
+def map_in_order(
+    function: Callable[[S], T], chunks: Sequence[S], device: torch.device, workers: int | None = None
+) -> Iterator[T]:
     """Yield `function(chunk)` in order, computed ahead on worker threads where that helps.
 
-    `function` must not need gradients: grad mode does not follow it into a worker.
+    `function` must not need gradients: grad mode does not follow it into a worker. `None` is as many workers as torch uses
+    threads.
     """
-    workers = torch.get_num_threads() if device.type == "cpu" else 1
+    if workers is None:
+        workers = torch.get_num_threads() if device.type == "cpu" else 1
     if workers == 1 or len(chunks) == 1:
         yield from map(function, chunks)
         return

@@ -18,6 +18,8 @@ ADDS = {
     "ot": "assignments: functional.assignment, monge_cost and the losses made of them",
     "sklearn": "torchkrr.estimators: regressors and a classifier for tables",
     "storage": "saving and loading models",
+    "pgvector": "stores.PgVectorStore: examples in PostgreSQL",
+    "lance": "stores.LanceStore: examples in LanceDB",
     "cli": "torchkrr fit, predict, evaluate and update",
     "plot": "pictures of what was chosen",
     "text": "torchkrr.text: embeddings of sentences",

@@ -20,6 +20,7 @@ import torch
 class _Runtime(NamedTuple):
     set_openmp: Callable[[int], object]
     set_mkl: Callable[[int], int]  # returns the previous count
+    pool: int | None  # the address of GOMP_parallel
 
 
 def set_threads(count: int, *, mkl: int | None = None) -> int:
@@ -61,6 +62,12 @@ def per_thread() -> bool:
     return _runtime() is not None
 
 
+def pool() -> int | None:
+    """The address of the function that runs another on the threads that torch's operators use; `None` where it has none."""
+    runtime = _runtime()
+    return None if runtime is None else runtime.pool
+
+
 @functools.cache
 def _runtime() -> _Runtime | None:
     """The functions of the OpenMP that torch is linked with, and of its MKL if it has one; `None` where neither is found."""
@@ -73,9 +80,11 @@ def _runtime() -> _Runtime | None:
     except (OSError, AttributeError):
         return None
     set_openmp.argtypes, set_openmp.restype = [ctypes.c_int], None
+    entrance = getattr(library, "GOMP_parallel", None)
+    address = None if entrance is None else ctypes.cast(entrance, ctypes.c_void_p).value
     try:
         set_mkl = library.MKL_Set_Num_Threads_Local
     except AttributeError:
-        return _Runtime(set_openmp, lambda count: 0)
+        return _Runtime(set_openmp, lambda count: 0, address)
     set_mkl.argtypes, set_mkl.restype = [ctypes.c_int], ctypes.c_int
-    return _Runtime(set_openmp, set_mkl)
+    return _Runtime(set_openmp, set_mkl, address)

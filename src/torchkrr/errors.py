@@ -42,6 +42,10 @@ class DistributedError(KernelRidgeError, RuntimeError):
     """Another process of a distributed run has died, does not answer, or does something else; the message says what."""
 
 
+class StoreError(KernelRidgeError, RuntimeError):
+    """A database cannot be reached, may not be used, or does not hold what is expected; the message says what to do."""
+
+
 class FileError(InputError):
     """A file is missing, damaged, of another kind or version, or cannot be written; the message says which."""
 

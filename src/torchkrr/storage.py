@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import safetensors
 import torch
+from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
@@ -151,13 +152,18 @@ class Stored(NamedTuple):
 
 def write_model(path: str | os.PathLike[str], stored: Stored) -> None:
     """Write the file atomically."""
+    content = content_of(stored)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def content_of(stored: Stored) -> bytes:
+    """The contents of a file."""
     state = np.frombuffer(json.dumps(stored.plain, default=operator.methodcaller("item")).encode(), dtype=np.uint8).copy()
     tensors = {**stored.tensors, STATE: torch.from_numpy(state)}
     header = {"format": FORMAT, "version": VERSION, "class": stored.kind, "sha256": _checksum(stored.kind, tensors)}
     # Not save_file: where it writes, and what it leaves after an error, is its own affair.
-    content = to_bytes(tensors, metadata={FORMAT: json.dumps(header)})
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
+    return bytes(to_bytes(tensors, metadata={FORMAT: json.dumps(header)}))
 
 
 def read_model(path: str | os.PathLike[str]) -> Stored:
@@ -166,6 +172,20 @@ def read_model(path: str | os.PathLike[str]) -> Stored:
         header = _header(path, file.metadata())
         # Copies: the library maps the file, which may change or go away.
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    return _checked(path, header, tensors)
+
+
+def read_content(content: bytes, name: str) -> Stored:
+    """As `read_model`, of contents that are called `name` in errors."""
+    try:
+        metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+        tensors = from_bytes(content)
+    except (KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
+        raise FileError(f"{name} is damaged, or not of torchkrr ({error}).") from error
+    return _checked(name, _header(name, metadata), tensors)
+
+
+def _checked(path: str | os.PathLike[str], header: Plain, tensors: Tensors) -> Stored:
     if STATE not in tensors or header.get("sha256") != _checksum(str(header.get("class")), tensors):
         raise FileError(f"{path} is damaged: its contents do not match their checksum. {EXPECTED}; copy or write it again.")
     return Stored(str(header["class"]), tensors, json.loads(tensors.pop(STATE).numpy().tobytes()))

@@ -20,12 +20,15 @@ from ._tensors import HALF, is_plain, needs_gradient, working_dtype
 from .distances import squared_distances
 from .errors import InputError, InputTypeError, NotFittedError
 
+ROOT_OFFSET = 0.1  # in root mean squares of a row
+
 __all__ = [
     "Compose",
     "ErfInv",
     "Linear",
     "MeanDistance",
     "MinDistance",
+    "SignedRoot",
     "StandardMean",
     "Standardize",
     "Transform",
@@ -219,11 +222,35 @@ class UnitNorm(Transform):
     """
 
     def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
-        # Dividing by the largest entry first keeps the squares of huge and tiny rows in range.
-        largest = x.detach().abs().amax(-1, keepdim=True)
-        scaled = x / torch.where(largest > 0, largest, 1.0)
-        squared = scaled.square().sum(-1, keepdim=True)
-        return scaled / torch.where(squared > 0, squared, 1.0).sqrt()
+        return _unit_rows(x)
+
+
+def _unit_rows(x: Tensor) -> Tensor:
+    # Dividing by the largest entry first keeps the squares of huge and tiny rows in range.
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    return _at_unit_length(x / torch.where(largest > 0, largest, 1.0))
+
+
+def _at_unit_length(rows: Tensor) -> Tensor:
+    squared = rows.square().sum(-1, keepdim=True)
+    return rows / torch.where(squared > 0, squared, 1.0).sqrt()
+
+
+class SignedRoot(Transform):
+    r"""Each row at length one, its entries drawn together by a square root that keeps their sign.
+
+    With $u = x / \mathrm{rms}(x)$ the entries become $u_j / \sqrt{|u_j| + c}$, $c = 0.1$, and the row is brought to length
+    one again. For features of networks, of which few are large in each row: without it these alone decide how far apart
+    rows are. $c$ keeps the slope at zero finite, where features after a ReLU are.
+
+    Example:
+        >>> SignedRoot()(torch.tensor([[9.0, -4.0, 0.0]])).round(decimals=2)
+        tensor([[ 0.8400, -0.5400,  0.0000]])
+    """
+
+    def _map(self, x: Tensor, *statistics: Tensor) -> Tensor:
+        rows = _unit_rows(x)
+        return _at_unit_length(rows / (rows.abs() + ROOT_OFFSET / x.shape[-1] ** 0.5).sqrt())
 
 
 class Linear(Transform):

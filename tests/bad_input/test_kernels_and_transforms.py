@@ -140,6 +140,7 @@ TRANSFORMS = {
     "MeanDistance": transforms.MeanDistance,
     "MinDistance": transforms.MinDistance,
     "UnitNorm": transforms.UnitNorm,
+    "SignedRoot": transforms.SignedRoot,
     "StandardMean": transforms.StandardMean,
     "Compose": lambda: transforms.Compose(transforms.UnitNorm(), transforms.Standardize()),
     "Linear": lambda: transforms.Linear(torch.eye(2)),

@@ -146,6 +146,7 @@ def test_every_error_has_one_base_and_keeps_the_builtin_one():
         "BackendError": RuntimeError,
         "DistributedError": RuntimeError,
         "FileError": ValueError,
+        "StoreError": RuntimeError,
         "MissingExtraError": ImportError,
     }
     found = {n: c for n, c in vars(errors).items() if isinstance(c, type) and issubclass(c, Exception)}

@@ -22,12 +22,13 @@ def subparser(name):
 
 def least_arguments(name):
     """The command with no more than it needs."""
-    given = [name]
-    for action in subparser(name)._actions:
+    given, parser = [name], subparser(name)
+    first_of_groups = [group._group_actions[0] for group in parser._mutually_exclusive_groups if group.required]
+    for action in parser._actions:
         word = str(next(iter(action.choices))) if action.choices else "x"
         if not action.option_strings:
             given.append(word)
-        elif action.required:
+        elif action.required or action in first_of_groups:
             given += [action.option_strings[0], word]
     return given
 

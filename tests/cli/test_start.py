@@ -61,3 +61,11 @@ def test_all_namespaces_import_little_beside_torch():
     assert not {name for name in others if name.startswith(("torch.distributed", "torch._dynamo", "torch._inductor"))}
     assert len(others) < 60, others
     assert len(more) < 300, more
+
+
+@pytest.mark.parametrize("given", [None, "active"])
+def test_threads_of_a_program_wait_without_spinning_unless_told_otherwise(given):
+    before = f"os.environ['OMP_WAIT_POLICY'] = {given!r}" if given else "os.environ.pop('OMP_WAIT_POLICY', None)"
+    code = f"import os, sys\n{before}\nsys.argv = ['torchkrr', 'completion', 'bash']\n"
+    code += "from torchkrr.cli import main\nmain()\nprint()\nprint(os.environ['OMP_WAIT_POLICY'])"
+    assert run(code).split()[-1] == (given or "passive")

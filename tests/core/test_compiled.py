@@ -373,7 +373,7 @@ def test_factors_for_which_there_is_no_memory_are_not_kept():
 @pytest.mark.parametrize(("code", "error"), [(1, MemoryError), (2, BackendError)])
 def test_what_goes_wrong_in_the_library_is_an_error(code, error, monkeypatch):
     functions = SimpleNamespace(torchkrr_solve_float=lambda task: code)
-    monkeypatch.setattr(native, "library", lambda: native.Library("avx2", Path(), functions))
+    monkeypatch.setattr(native, "library", lambda: native.Library("avx2", Path(), functions, quick_products=False))
     with pytest.raises(error, match="'solve'"):
         native.call("solve", torch.float32, native.Task())
 

@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tests.estimators.problems import smooth_table
 
+from torchkrr._threads import threads
 from torchkrr.errors import InputError, KernelRidgeWarning, ShapeError
 from torchkrr.estimators import (
     KernelRidgeRegressor,
@@ -53,6 +54,23 @@ def test_forgotten_rows_leave_no_trace(name):
 def test_partial_fit_of_an_unfitted_estimator_fits():
     model = LocalKernelRidgeRegressor(10, alpha=0.1, kernel="matern52", metric=None)
     np.testing.assert_array_equal(clone(model).partial_fit(X, Y).predict(QUERY), clone(model).fit(X, Y).predict(QUERY))
+
+
+def test_few_rows_are_fitted_and_predicted_on_one_thread(monkeypatch):
+    counts = []
+
+    def seen(self, *args):
+        counts.append(torch.get_num_threads())
+        return original(self, *args)
+
+    original = predictor.Predictor.predict
+    monkeypatch.setattr(predictor.Predictor, "predict", seen)
+    with threads(2):
+        model = LocalKernelRidgeRegressor(10, alpha=0.1, kernel="matern52", metric=None).fit(X, Y)
+        model.predict(QUERY)
+        model.predict(np.tile(QUERY, (400, 1)))
+        model.set_params(n_jobs=2).predict(QUERY)
+    assert counts == [1, 2, 2]
 
 
 def predicted_by(model):

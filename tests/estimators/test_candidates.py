@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import log_expit, log_softmax
-from tests.estimators.problems import centers_of, linear_prior, two_classes
+from tests.estimators.problems import centers_of, linear_prior, request_of, two_classes
 
+from torchkrr._threads import threads
 from torchkrr.estimators.candidates import Candidate, Family, Judge, families, left_over, offset_of, part_of, tried_of
 from torchkrr.estimators.prior import RIDGES
 from torchkrr.kernels import Gaussian, Matern32
@@ -133,3 +134,20 @@ def test_what_is_left_over_and_what_the_prior_predicts_add_up_to_the_values():
         expected = prior.spectrum.leave_one_out(0.5 * use)
         torch.testing.assert_close(left_over(centers.values, prior, use), expected)
         torch.testing.assert_close(offset_of(centers.values, prior, use, rows), (centers.values - expected)[rows])
+
+
+def test_rows_of_many_columns_are_drawn_together_where_no_feature_is_negative():
+    rows = torch.rand(30, 120, dtype=torch.float64)
+    assert {family.name.split()[0] for family in families(rows, None)} == {"root", "plain"}
+    assert families(rows, "gaussian")[0].name == "root gaussian"
+    assert {family.name.split()[0] for family in families(rows - 0.01, None)} == {"unit", "plain"}
+
+
+def test_items_are_done_in_order_on_one_thread_each():
+    def work(number):
+        assert not torch.is_grad_enabled()
+        return number, torch.get_num_threads()
+
+    with threads(2):
+        found = request_of()._replace(workers=2).each(work, list(range(9)), "numbers")
+    assert found == [(number, 1) for number in range(9)]

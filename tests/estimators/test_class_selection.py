@@ -123,3 +123,19 @@ def test_progress_is_shown_if_it_is_asked_for(capsys):
         LocalKernelRidgeClassifier(20, verbose=verbose).fit(points.numpy(), labels.numpy())
         shown = capsys.readouterr().err
         assert [f"{stage}: 100%" in shown for stage in ("kernels", "finalists", "neighbors")] == 3 * [verbose == 1]
+
+
+def test_ridges_of_many_rows_are_chosen_on_more_of_them(monkeypatch):
+    centers, seen = rings(300), []
+    monkeypatch.setattr(class_selection, "MOST_ROWS", 100)
+    monkeypatch.setattr(class_selection, "MOST_CONFIRMED", 250)
+
+    def refit(finalist, part, priors, judge, request):
+        seen.append(len(part.rows))
+        return original(finalist, part, priors, judge, request)
+
+    original = class_selection._refit
+    monkeypatch.setattr(class_selection, "_refit", refit)
+    choose(centers)
+    assert set(seen) == {100, 250}
+    assert 1 <= seen.count(250) <= class_selection.CONFIRMED

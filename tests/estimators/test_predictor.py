@@ -207,3 +207,35 @@ def test_fitted_members_agree_with_the_dense_functions(last):
     torch.testing.assert_close(weights_found, expected.gather(1, indices))
     left_out = functional.leave_one_out(points, values, **choices)
     torch.testing.assert_close(fitted.leave_out(last).mean, left_out[last])
+
+
+def twins(count=400, gap=1e-4):
+    """Rows in pairs that nearly agree; the targets of a few pairs do not."""
+    rng = np.random.default_rng(0)
+    one = rng.uniform(-2, 2, size=(count, 2))
+    X, y = np.r_[one, one + gap], np.tile(np.sin(one[:, 0]) + one[:, 1], 2)
+    y[:3] += 1.0
+    return X, y
+
+
+def test_deviations_are_not_smaller_than_so_many_rows_can_tell():
+    X, y = twins()
+    held = np.arange(1, len(X) // 2, 2)  # the twins of these, one of them with another target, stay
+    rest = np.setdiff1d(np.arange(len(X)), held)
+    model = KernelRidgeRegressor(1e-8, kernel=kernels.Matern52(1.0)).fit(X[rest], y[rest])
+    residuals = model.predictor_.residuals
+    assert residuals.nugget > 100 * residuals.ridge
+    mean, std = model.predict(X[held], return_std=True)
+    surest = residuals._replace(nugget=residuals.ridge)
+    model.predictor_.residuals = surest
+    _, tied = model.predict(X[held], return_std=True)
+    losses = [np.mean(np.log(one) + 0.5 * ((y[held] - mean) / one) ** 2) for one in (std, tied)]
+    assert losses[0] < losses[1] - 100
+
+
+def test_the_noise_is_the_ridge_where_residuals_say_so():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(300, 1))
+    y = np.sin(3 * X[:, 0]) + 0.3 * rng.normal(size=300)
+    model = KernelRidgeRegressor(0.3, kernel=kernels.Gaussian(0.5)).fit(X, y)
+    assert model.predictor_.residuals.nugget <= 2 * model.predictor_.residuals.ridge

@@ -342,6 +342,16 @@ def test_refresh_follows_an_edit_that_neither_counter_nor_sample_sees(kind):
     assert not torch.equal(layer(query), before)
 
 
+@pytest.mark.parametrize("features", [20, 2000, 40_000])
+@pytest.mark.parametrize("row", [0, -1])
+def test_an_edit_that_no_counter_sees_is_in_the_sample_however_wide(features, row):
+    rows, kernel = torch.randn(210, features), kernels.Exponential()
+    fingerprint = Fingerprint([rows], kernel)
+    assert fingerprint.matches([rows], kernel)
+    rows.data[row, -1] += 1
+    assert not fingerprint.matches([rows], kernel)
+
+
 def test_a_call_reads_no_more_of_many_centers_than_of_few():
     sizes = []
     for count in (1_000, 100_000):

@@ -22,7 +22,7 @@ def test_explanation_of_the_dense_layer_is_its_cardinal_weights():
 
 
 def test_layer_takes_a_backend():
-    (centers, values), query = data(), queries()
+    centers, values, query = (tensor.double() for tensor in (*data(), queries()))
     by_torch, fused = (nn.KernelRidge(centers, values, backend=backend) for backend in ("torch", "fused"))
     torch.testing.assert_close(by_torch(query), fused(query))
     with pytest.raises(InputError, match="backend must be one of"):

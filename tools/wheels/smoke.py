@@ -65,6 +65,17 @@ model = torchkrr.estimators.LocalKernelRidgeRegressor(10, kernel="matern32", met
 model.fit(points.numpy(), values[:, 0].numpy()).save(folder / "m.krr")
 assert torchkrr.estimators.load(folder / "m.krr").alpha == 0.01
 """,
+    "pgvector": """
+try:  # there is no server
+    torchkrr.stores.PgVectorStore("postgresql://127.0.0.1:1/none", tries=1)
+except torchkrr.errors.StoreError as error:
+    assert "could not be reached" in str(error)
+""",
+    "lance": """
+store = torchkrr.stores.LanceStore(folder, kernel=torchkrr.kernels.Exponential(1.0))
+store.add(points, values)
+assert torchkrr.stores.StoredKernelRidge(store, 10)(points[:3]).shape == (3, 1)
+""",
     "cli": TABLE
     + """
 fixed = ("--kernel", "matern32", "--metric", "none", "--alpha", "0.01", "--neighbors", "10")

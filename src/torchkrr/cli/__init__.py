@@ -52,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(words)
     if argv is None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+        # Read when torch is imported. Where cores are shared, threads that spin while they wait cost minutes.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     with warnings.catch_warnings():
         if argv is None:
             warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from .._files import writable
 from ..errors import InputError
-from .options import add_delimiter, add_network, names, number, require_table_packages, resumable
+from .options import STORE, add_delimiter, add_network, names, number, require_table_packages, resumable
 from .reports import count_classes, describe_classes, say, say_chosen, say_found, say_next
 
 if TYPE_CHECKING:
     from .data import Data
 
+STORED_NEIGHBORS = 100
 KERNELS = ("auto", "exponential", "matern32", "matern52", "gaussian", "laplacian")
 
 
@@ -26,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "data", metavar="DATA", help="training data: .csv, .parquet, .npz, .safetensors, or a folder of class folders"
     )
-    parser.add_argument("--out", required=True, metavar="FILE", help="where the model goes, such as model.krr")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--out", metavar="FILE", help="where the model goes, such as model.krr")
+    place.add_argument("--store", metavar="URI", help=f"its rows go into a database, and all else with them: {STORE}")
     table = parser.add_argument_group("tables")
     table.add_argument("--target", type=names, metavar="A,B", help="column to predict, or several")
     table.add_argument(
@@ -68,7 +71,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from .scores import TITLES, check_folds, cross_validate
 
     start = time.monotonic()
-    writable(args.out, reads=[args.data, args.weights])
+    if args.out is not None:
+        writable(args.out, reads=[args.data, args.weights])
+    else:  # the rows of a store serve one kernel, and the nearest of them a prediction
+        _check_store(args.store)
+        args.neighbors = STORED_NEIGHBORS if args.neighbors == "auto" else args.neighbors
     data = open_training(args)
     with reading(data, args) as (piece, points):
         task = data.task(piece) if args.task == "auto" else args.task
@@ -101,8 +108,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         if args.folds is not None:
             options = {"folds": args.folds, "seed": args.seed, "progress": not args.quiet}
             held_out = cross_validate(model, points, values, weights, targets, groups=groups, **options)
-        model.save(args.out)
-    seconds, size, rows = time.monotonic() - start, os.path.getsize(args.out), data.length(piece)
+        place, size = _kept(model, args)
+    seconds, rows = time.monotonic() - start, data.length(piece)
 
     say_found(data, rows)
     say("task", f"{task} of {', '.join(targets)}" + ("" if counts is None else f": {describe_classes(counts)}"))
@@ -113,11 +120,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     for name, folds in (held_out or {}).items():
         say("held out", _held_out_line(f" of {name}" if len(targets) > 1 else "", folds, args.folds))
     say("time", f"{seconds:.1f} s")
-    say("model", f"{args.out} ({size / 1000:.0f} kB)")
-    line = say_next("torchkrr", "predict", args.data, args.out, "--out", "predictions.csv")
+    say("model", place if size is None else f"{place} ({size / 1000:.0f} kB)")
+    named = [place] if args.out is not None else ["--store", place]
+    line = say_next("torchkrr", "predict", args.data, *named, "--out", "predictions.csv")
     chosen = (type(model.kernel_).__name__, float(model.alpha_), int(model.n_neighbors_))
     return {
-        "model": args.out,
+        "model": place,
         "bytes": size,
         "kind": data.kind,
         "task": task,
@@ -136,10 +144,32 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _check_store(uri: str) -> None:
+    """That it can be reached, and that nothing is there, before any work is done."""
+    from ..kernels import Exponential
+    from ..stores import open_store, without_password
+
+    with open_store(uri, kernel=Exponential()) as store:
+        if len(store):
+            raise InputError(f"{without_password(uri)} has rows already. Name another table, behind #.")
+
+
+def _kept(model: Any, args: argparse.Namespace) -> tuple[str, int | None]:
+    """Keep the model: where it is, as it may be shown, and of a file its size."""
+    if args.out is not None:
+        model.save(args.out)
+        return args.out, os.path.getsize(args.out)
+    from ..stores import open_store, without_password
+
+    with open_store(args.store, kernel=model.kernel_) as store:
+        model.to_store(store)
+    return without_password(args.store), None
+
+
 @contextlib.contextmanager
 def reading(data: Data, args: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
     """All rows and their points. Features of pictures are kept beside the result until it is there, or for another try."""
-    own = f"{args.out}.features" if args.cache is None else None
+    own = f"{args.out or 'torchkrr'}.features" if args.cache is None else None
     args.cache = args.cache or own
     try:
         with resumable(args.cache) if data.kind == "images" else contextlib.nullcontext():

@@ -90,9 +90,23 @@ def add_delimiter(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--delimiter", type=delimiter, metavar="C", help="of a CSV file: one character, or tab")
 
 
-def add_data_and_model(parser: argparse.ArgumentParser, what: str) -> None:
+def add_data_and_model(parser: argparse.ArgumentParser, what: str) -> argparse.Action:
+    """The action of the model."""
     parser.add_argument("data", nargs="+", metavar="DATA", help=what)
-    parser.add_argument("model", metavar="MODEL", help="a file written by fit, transfer or update")
+    return parser.add_argument("model", metavar="MODEL", help="a file written by fit, transfer or update")
+
+
+STORE = "postgresql://USER@HOST/DATABASE#TABLE, or a folder of LanceDB: FOLDER#TABLE"
+
+
+def add_store_instead(parser: argparse.ArgumentParser, model: argparse.Action) -> None:
+    """The option that names a store, where no model is named then."""
+
+    class Store(argparse.Action):
+        def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+            namespace.store, model.required = values, False
+
+    parser.add_argument("--store", metavar="URI", action=Store, help=f"instead of MODEL, where fit put it: {STORE}")
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:

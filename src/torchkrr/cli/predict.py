@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._files import writable
 from ..errors import InputError
-from .options import add_data_and_model, add_reading, count, require_table_packages, share
+from .options import add_data_and_model, add_reading, add_store_instead, count, require_table_packages, share
 from .reports import describe_model, say, say_found, say_next, say_prediction
 
 if TYPE_CHECKING:
@@ -27,7 +27,10 @@ Write = Callable[[int, Columns], None]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add_data_and_model(parser, "what to predict: .csv, .parquet, .npz, .safetensors, or pictures and folders of them")
+    model = add_data_and_model(
+        parser, "what to predict: .csv, .parquet, .npz, .safetensors, or pictures and folders of them"
+    )
+    add_store_instead(parser, model)
     add("--out", metavar="FILE", help="where predictions go, .csv or .parquet (they are printed)")
     add("--explain", type=count, metavar="K", help="the K training rows of most weight (3 for pictures)")
     add("--proba", action="store_true", help="the probability of each class")
@@ -43,12 +46,18 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from ..distributed.launch import team
     from .opening import put_in_order
 
-    put_in_order(args)
-    with team(args.timeout) as everyone:
-        return _predict(args, everyone)
+    if args.store is None:
+        put_in_order(args)
+    else:
+        from ..stores import without_password
+
+        args.data += [] if args.model is None else [args.model]
+        args.model = without_password(args.store)
+    with team(args.timeout) as everyone, contextlib.ExitStack() as stack:
+        return _predict(args, everyone, stack)
 
 
-def _predict(args: argparse.Namespace, team: SingleProcess) -> dict[str, Any]:
+def _predict(args: argparse.Namespace, team: SingleProcess, stack: contextlib.ExitStack) -> dict[str, Any]:
     import pyarrow as pa
 
     from ..distributed import is_launched
@@ -62,7 +71,12 @@ def _predict(args: argparse.Namespace, team: SingleProcess) -> dict[str, Any]:
             writable(args.out, reads=[*args.data, args.model, args.weights])
     elif is_launched():
         raise InputError("Several processes write one file of predictions. Name it: --out FILE.")
-    model = load(args.model)
+    if args.store is None:
+        model = load(args.model)
+    else:
+        from ..stores import open_head, open_store
+
+        model = open_head(stack.enter_context(open_store(args.store)))
     _check_options(args, model)
     data = open_rows(args, model, args.data, labeled=False)
     answers, start, rows = Answers(model, data, args), time.monotonic(), 0
@@ -86,7 +100,8 @@ def _predict(args: argparse.Namespace, team: SingleProcess) -> dict[str, Any]:
     say("model", f"{args.model}: {describe_model(model)}")
     say("time", f"{rows} {data.unit} in {seconds:.1f} s" + ("" if args.out is None else f": {args.out}"))
     if args.out is None:
-        line = say_next("torchkrr", "predict", *args.data, args.model, "--out", "predictions.csv")
+        named = [args.model] if args.store is None else ["--store", args.model]
+        line = say_next("torchkrr", "predict", *args.data, *named, "--out", "predictions.csv")
     else:
         reader = "read_parquet" if args.out.endswith(".parquet") else "read_csv"
         line = say_next("python", "-c", f"import pandas; print(pandas.{reader}({json.dumps(args.out)}))")
@@ -120,7 +135,10 @@ def predict_parts(
 
     from ..distributed import is_launched
 
-    if is_launched() and data.kind == "table":  # those of pictures and texts are small beside their networks
+    in_store = getattr(args, "store", None) is not None
+    if (
+        is_launched() and data.kind == "table" and not in_store
+    ):  # those of pictures and texts are small beside their networks
         from ..distributed.estimators import shard
 
         shard(model)
@@ -247,17 +265,16 @@ class Answers:
 
         found = self.model.explain(points, n_rows=most)
         columns: dict[str, Any] = {}
+        names = found.indices if found.indices.dtype == object else found.ids  # of a store, or of the model
         for at in range(min(most, self.model.n_samples_fit_)):
             inside = at < found.indices.shape[1]
             nothing = [None] * len(points)
             weights = found.weights[:, at] if inside else np.zeros(len(points), dtype=found.weights.dtype)
-            if found.ids is None:
+            if names is None:
                 columns[f"row_{at + 1}"] = pa.array(found.indices[:, at] + 1 if inside else nothing, pa.int64())
                 columns[f"weight_{at + 1}"] = weights
                 continue
-            columns[f"because_{at + 1}"] = pa.array(
-                [str(name) for name in found.ids[:, at]] if inside else nothing, pa.string()
-            )
+            columns[f"because_{at + 1}"] = pa.array([str(name) for name in names[:, at]] if inside else nothing, pa.string())
             if self.labels is not None:
                 labels = [str(label) for label in self.labels[found.indices[:, at]]] if inside else nothing
                 columns[f"because_{at + 1}_label"] = pa.array(labels, pa.string())

@@ -132,8 +132,10 @@ class Parts:
 
 def source_of(model: str, data: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """What predictions are computed from: the contents of the model, paths, sizes and times of the data, and options."""
-    with open(model, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = model  # of a store
+    if os.path.isfile(model):
+        with open(model, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     files: list[pathlib.Path] = []
     for path in map(pathlib.Path, data):
         files += sorted(path.rglob("*")) if path.is_dir() else [path]

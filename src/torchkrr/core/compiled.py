@@ -226,6 +226,7 @@ def _run_local(
         limits=tuple(options.limits),
         system_limit=trust.TRUSTED.system,
         least_norm=options.least_norm,
+        points=centers.shape[0],
     )
     native.call(name, query.dtype, task, tensors)
 

@@ -11,7 +11,7 @@ means need no correction of their own. Everything is in float64, the features ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -74,6 +74,7 @@ class RidgeSpectrum:
             torch.stack([self.weights[rows] @ self._block(rows).double() for rows in self._rows()]).sum(0) / self.total
         )
         self.eigenvalues, self.vectors, self.products = self._decompose()
+        self._residuals: dict[float, tuple[Tensor, Tensor]] = {}
 
     def solve(self, ridge: float) -> LinearFit:
         """The fit with this ridge."""
@@ -91,11 +92,19 @@ class RidgeSpectrum:
 
     def residuals(self, ridge: float) -> tuple[Tensor, Tensor]:
         """Residuals `(N, C)` of the fit, and leverages `(N,)`."""
-        residuals, leverages = torch.empty_like(self.values), torch.empty_like(self.weights)
-        for rows in self._rows():
-            residuals[rows], own = self.some_residuals(ridge, rows, self.project(rows))
-            leverages[rows] = self.weights[rows] * own.square().sum(1)
-        return residuals, leverages
+        return self.residuals_of((ridge,))[0]
+
+    def residuals_of(self, ridges: Sequence[float]) -> list[tuple[Tensor, Tensor]]:
+        """The same of several fits. To project all rows takes seconds where they are many: it is done once, and kept."""
+        missing = [ridge for ridge in ridges if ridge not in self._residuals]
+        found = [(torch.empty_like(self.values), torch.empty_like(self.weights)) for _ in missing]
+        for rows in self._rows() if missing else ():
+            projected = self.project(rows)
+            for ridge, (residuals, leverages) in zip(missing, found, strict=True):
+                residuals[rows], own = self.some_residuals(ridge, rows, projected)
+                leverages[rows] = self.weights[rows] * own.square().sum(1)
+        self._residuals |= zip(missing, found, strict=True)
+        return [self._residuals[ridge] for ridge in ridges]
 
     def project(self, rows: slice | Tensor) -> Tensor:
         """Rows in the eigenvectors, `(n, K)`; they serve every ridge."""

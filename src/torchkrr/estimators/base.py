@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import numbers
 import os
@@ -25,13 +26,17 @@ from ..errors import InputError, KernelRidgeWarning, ShapeError
 from ..kernels import Kernel
 from ..neighbors import nearest
 from ..tuning.scores import Loss
-from .candidates import Metric
+from .candidates import Metric, Request
 from .encoding import ROUNDING, Array, Centers, Rows, TableEncoder, different_points, fit_encoder
 from .predictor import FEWEST, Predictor
 from .prior import ModelPrior
 from .reading import on_cpu, read_table, read_weights
 from .selection import choose, choose_for_model, read_request
 from .storage import load_estimator, save_estimator
+
+# What little is done gains little from a second thread, and loses much where cores are busy: each operation waits for both.
+FEW_ROWS = 2000
+FEW_PAIRS = 2_000_000  # of query and training row
 
 
 @dataclass(frozen=True)
@@ -147,33 +152,12 @@ class KernelRidgeBase(Parameters, BaseEstimator):
             if isinstance(model, ModelPrior):
                 values = self._targets_of_model(model.scores(points), values)
             rows = Rows(points, values, weights, group_numbers)
-            if request is None or keep:
-                predictor = self.predictor_
-                rows = rows._replace(values=(values - predictor.offset) / predictor.unit)
-                if request is None:
-                    self.predictor_ = predictor.append(rows)
-                else:
-                    choices = predictor.members, predictor.offset, predictor.unit, request.seed, predictor.prior
-                    self.predictor_ = Predictor(rows, *choices)
-            else:
-                centers = different_points(rows)
-                offset, unit = self._unit(centers)
-                rows = rows._replace(values=(values - offset) / unit)
-                predictor = Predictor(rows, (), offset, unit, request.seed, model if isinstance(model, ModelPrior) else None)
-                if predictor.prior is None:
-                    choice = choose(_without_idle_outputs(predictor.centers), request, predictor.groups)
-                    predictor.members, predictor.prior = choice.members, choice.prior
-                    if choice.fitted is not None and choice.fitted.spectrum.values.shape == rows.values.shape:
-                        predictor.fitted_prior = choice.fitted  # seconds, where rows and columns are many
-                else:
-                    choice = choose_for_model(predictor.left_over, request)
-                    predictor.members = choice.members
-                self.predictor_ = predictor
-                self.candidates_ = sorted(choice.tried.items(), key=lambda one: one[1])
-            self._ids = given_ids
-            self._describe()
-            if request is not None:
-                self._calibrate()
+            with _threads.threads(1) if len(table) <= FEW_ROWS else nullcontext():
+                self._learn(rows, request, keep, model)
+                self._ids = given_ids
+                self._describe()
+                if request is not None:
+                    self._calibrate()
         neighbors = self.predictor_.num_neighbors()
         if self._dense and neighbors is not None:
             warnings.warn(
@@ -183,6 +167,31 @@ class KernelRidgeBase(Parameters, BaseEstimator):
                 stacklevel=3,
             )
         return self
+
+    def _learn(self, rows: Rows, request: Request | None, keep: bool, model: Any) -> None:
+        """The predictor: with these rows too where there is no request, with what was chosen before, or chosen anew."""
+        if request is None or keep:
+            predictor = self.predictor_
+            rows = rows._replace(values=(rows.values - predictor.offset) / predictor.unit)
+            if request is None:
+                self.predictor_ = predictor.append(rows)
+            else:
+                choices = predictor.members, predictor.offset, predictor.unit, request.seed, predictor.prior
+                self.predictor_ = Predictor(rows, *choices)
+            return
+        offset, unit = self._unit(different_points(rows))
+        rows = rows._replace(values=(rows.values - offset) / unit)
+        predictor = Predictor(rows, (), offset, unit, request.seed, model if isinstance(model, ModelPrior) else None)
+        if predictor.prior is None:
+            choice = choose(_without_idle_outputs(predictor.centers), request, predictor.groups)
+            predictor.members, predictor.prior = choice.members, choice.prior
+            if choice.fitted is not None and choice.fitted.spectrum.values.shape == rows.values.shape:
+                predictor.fitted_prior = choice.fitted  # seconds, where rows and columns are many
+        else:
+            choice = choose_for_model(predictor.left_over, request)
+            predictor.members = choice.members
+        self.predictor_ = predictor
+        self.candidates_ = sorted(choice.tried.items(), key=lambda one: one[1])
 
     def _read_groups(self, groups: Any, count: int, *, reset: bool) -> Tensor:
         if reset:
@@ -232,6 +241,7 @@ class KernelRidgeBase(Parameters, BaseEstimator):
             ids: their names instead.
         """
         check_is_fitted(self)
+        self.predictor_.check_whole()
         if (rows is None) == (ids is None):
             raise InputError("Give rows or ids.")
         return self._forget(self._rows_named(ids) if rows is None else rows)
@@ -275,7 +285,7 @@ class KernelRidgeBase(Parameters, BaseEstimator):
         if n_rows is not None and n_rows < 1:
             raise InputError(f"n_rows must be at least 1 or None, got {n_rows}.")
         query = self._query(X)
-        with self._threads():
+        with self._threads(query):
             indices, weights = self.predictor_.explain(query, n_rows)
             prior = self.predictor_.prior_scores(query)
             prior = self.predictor_.in_units(prior) if self.predictor_.prior is not None else torch.zeros_like(prior)
@@ -284,7 +294,7 @@ class KernelRidgeBase(Parameters, BaseEstimator):
     def error_indicator(self, X: Any) -> Array:
         """The power function: how far each row is from the training rows, `(Q, D)` to `(Q,)`; about 1 far from all."""
         query = self._query(X)
-        with self._threads():
+        with self._threads(query):
             variance = self.predictor_.predict_with_variance(query).variance
         return (variance - self.predictor_.ridge).clamp_min(0).sqrt().numpy()
 
@@ -333,7 +343,7 @@ class KernelRidgeBase(Parameters, BaseEstimator):
         if not 1 <= count <= most:
             raise InputError(f"n_neighbors must lie between 1 and the number of training rows ({most}), got {count}.")
         embed, query = self.kernel_.embed, None if X is None else self._query(X)
-        with self._threads(), torch.no_grad():
+        with self._threads(query), torch.no_grad():
             points = embed(self.predictor_.rows.points)
             embedded = points if query is None else embed(query)
             indices = nearest(embedded, points, count, exclude_self=query is None)
@@ -348,6 +358,20 @@ class KernelRidgeBase(Parameters, BaseEstimator):
         check_is_fitted(self)
         save_estimator(self, path)
 
+    def to_store(self, store: Any, n_neighbors: int | None = None) -> None:
+        """Move the training rows into a store of `torchkrr.stores`; `torchkrr.stores.open_head(store)` predicts from there.
+
+        Prior, calibration and leave-one-out residuals go into the metadata, where they stay as they are. One kernel has to
+        predict from the nearest rows: fit with `n_neighbors=100`, say. The same call goes on after an error.
+
+        Args:
+            store: opened with `kernel=model.kernel_`; nothing else is in its table.
+            n_neighbors: makes an estimator with one kernel local that predicts from all rows; it is calibrated anew.
+        """
+        check_is_fitted(self)
+        # Stores come after the estimators: they know them, to open a head.
+        importlib.import_module("..stores.heads", __package__).to_store(self, store, n_neighbors)
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Any:
         """The estimator of this class that `save` wrote to `path`; `torchkrr.estimators.load` reads any class."""
@@ -358,10 +382,14 @@ class KernelRidgeBase(Parameters, BaseEstimator):
         """The names of the training rows, `(n,)`, if they were given."""
         return self._ids
 
-    def _threads(self) -> AbstractContextManager[None]:
-        """As many threads as `n_jobs` asks for, while it lasts; `None` leaves torch's setting, -1 is one for each core."""
+    def _threads(self, query: Tensor | None = None) -> AbstractContextManager[None]:
+        """As many threads as `n_jobs` asks for, while it lasts; -1 is one for each core.
+
+        `None` leaves torch's setting, but for a query that is compared with few rows.
+        """
         if self.n_jobs is None:
-            return nullcontext()
+            small = query is not None and len(query) * self.n_samples_fit_ <= FEW_PAIRS
+            return _threads.threads(1) if small else nullcontext()
         if not isinstance(self.n_jobs, numbers.Integral) or self.n_jobs == 0:
             raise InputError(f"n_jobs must be None, a positive int, or negative to leave cores free, got {self.n_jobs!r}.")
         return _threads.threads(self.n_jobs if self.n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + self.n_jobs))
@@ -375,7 +403,7 @@ class KernelRidgeBase(Parameters, BaseEstimator):
         first, neighbors = self.predictor_.members[0], self.predictor_.num_neighbors()
         self.kernel_, self.alpha_ = first.kernel, first.ridge
         self.n_neighbors_ = int((self.predictor_.rows.weights > 0).sum()) if neighbors is None else neighbors
-        self.n_samples_fit_ = len(self.predictor_.rows.points)
+        self.n_samples_fit_ = self.predictor_.num_rows
 
     def _unit(self, centers: Centers) -> tuple[Tensor, Tensor]:
         """Where the values of the centers lie, and how far apart, `(C,)` each."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
+from .._chunking import map_in_order
 from ..kernels import Exponential, Gaussian, Kernel, Matern32, Matern52
-from ..transforms import Compose, Linear, Standardize, Transform, UnitNorm
+from ..transforms import Compose, Linear, SignedRoot, Standardize, Transform, UnitNorm
 from ..tuning.calibration import SCREENED, doubt_of, slope_losses, smoothed, surprise
 from ..tuning.leave_one_out import shuffled_rows
 from ..tuning.scores import Loss
@@ -21,11 +23,16 @@ from .prior import FittedRidge, Hat, choose_ridge
 WIDE = 100  # columns: more are features of a network or a sentence, which count together
 FITTED_ROWS = 4000  # that maps are fitted on
 NARROW_FAMILIES = ("matern32", "gaussian", "plain gaussian", "laplacian")
-WIDE_FAMILIES = ("unit exponential", "unit matern32", "plain matern32")
+WIDE_FAMILIES = {  # by how rows are brought to unit length
+    "unit": ("unit exponential", "unit matern32", "plain matern32"),
+    "root": ("root gaussian", "root matern32", "plain matern32"),
+}
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the root mean square distance
 MAPPED_AT_ONCE = 8192
 OWN = "own"  # the kernel of the caller
 
+S = TypeVar("S")
+T = TypeVar("T")
 Metric = Literal["ard", "linear", "auto"] | None
 Tried = dict[str, float]  # loss of left-out rows
 
@@ -43,10 +50,16 @@ class Request(NamedTuple):
     progress: bool
     prior: Any = None  # as given
     multilabel: bool = False
+    workers: int = 1  # threads for several candidates at a time
 
     def ridges(self, otherwise: Sequence[float], around: float = 1.0) -> tuple[float, ...]:
         """Those to try: the one that was given, or `otherwise`, as factors of the one they lie `around`."""
         return tuple(factor * around for factor in otherwise) if self.ridge is None else (self.ridge,)
+
+    def each(self, function: Callable[[S], T], items: Sequence[S], name: str) -> list[T]:
+        """`function` of every item, several at a time, each on one thread: small matrices gain nothing from two."""
+        found = map_in_order(torch.no_grad()(function), items, torch.device("cpu"), self.workers)
+        return list(tqdm(found, name, len(items), disable=not self.progress))
 
 
 class Family(NamedTuple):
@@ -126,8 +139,23 @@ def families(points: Tensor, kernel: Kernel | str | None) -> list[Family]:
         return [Family(OWN, kernel, None, (1.0,))]
     few = points[shuffled_rows(len(points), FITTED_ROWS, 0, points.device)].double()
     if kernel is not None:
-        return [family_named(kernel if few.shape[1] <= WIDE else f"unit {kernel}", few)]
-    return [family_named(name, few) for name in (NARROW_FAMILIES if few.shape[1] <= WIDE else WIDE_FAMILIES)]
+        return [family_named(suited(kernel, few), few)]
+    names = NARROW_FAMILIES if few.shape[1] <= WIDE else WIDE_FAMILIES[kind_of_wide(few)]
+    return [family_named(name, few) for name in names]
+
+
+def kind_of_wide(points: Tensor) -> str:
+    """How rows of many columns come to unit length: of features that are never negative, a few are large in each row."""
+    return "root" if bool((points >= 0).all()) else "unit"
+
+
+def suited(kernel: str, points: Tensor) -> str:
+    """The name of the family of a kernel for points of so many columns."""
+    return kernel if points.shape[1] <= WIDE else f"{kind_of_wide(points)} {kernel}"
+
+
+def of_kind(kind: str) -> Transform:
+    return SignedRoot() if kind == "root" else UnitNorm()
 
 
 PROFILES: dict[str, type[Kernel]] = {
@@ -140,12 +168,12 @@ PROFILES: dict[str, type[Kernel]] = {
 
 
 def family_named(name: str, points: Tensor) -> Family:
-    """Narrow ones see each feature as it is and by its rank; "plain" ones as it is alone; "unit" ones at unit length."""
+    """Narrow ones see each feature as it is and by its rank, "plain" ones as it is alone, others rows at unit length."""
     kind, _, profile = name.rpartition(" ")
     if profile == "laplacian":
         transform: Transform = Compose(Standardize(), Staircase())
-    elif kind == "unit":
-        transform = UnitNorm()
+    elif kind in WIDE_FAMILIES:
+        transform = of_kind(kind)
     else:
         transform = Standardize() if kind == "plain" else Concatenate(Standardize(), RankTransform())
     return Family(name, PROFILES[profile](), transform.fit(points))

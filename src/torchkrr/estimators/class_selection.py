@@ -10,10 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from ..core.dense import factored, inverse_of, project_trend, with_trend
 from ..core.spectrum import KernelSpectrum
@@ -30,6 +30,7 @@ RIDGES = (1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
 RIDGE_FACTORS = (0.3, 1.0, 3.0)
 SCREEN_ROWS, PER_CLASS, MOST_ROWS = 300, 6, 1200
 FINALISTS = 6
+MOST_CONFIRMED, CONFIRMED = 3000, 4  # rows, and candidates, where there are more rows than the finalists see
 MEMBERS = 3
 WIDE_PRIORS = (1.0, 4.0)  # the ridge that is best for the prior alone is too small beside a kernel
 MIXED = 12  # steps of the mixing: shares are multiples of one in so many
@@ -45,20 +46,18 @@ def choose_for_classes(centers: Centers, request: Request, prior: FittedRidge | 
     priors = alone if prior is None else (*alone, *(WIDE_PRIORS if centers.points.shape[1] > WIDE else (1.0,)))
     parts = [part_of(centers, rows, prior, judge.losses, priors) for rows in (few, order)]
     found = families(centers.points, request.kernel)
-    screened = [
-        candidate
-        for family in tqdm(found, "kernels", disable=not request.progress)
-        for candidate in _screen(family, parts[0], priors, judge, request.ridges(RIDGES))
-    ]
-    finalists = _finalists(screened, priors)
-    final = [
-        candidate
-        for finalist in tqdm(finalists, "finalists", disable=not request.progress)
-        for candidate in _refit(finalist, parts[1], priors, judge, request)
-    ]
+    screen = partial(_screen, part=parts[0], priors=priors, judge=judge, ridges=request.ridges(RIDGES))
+    finalists = _finalists(_joined(request.each(screen, found, "kernels")), priors)
+    refit = partial(_refit, priors=priors, judge=judge, request=request)
+    final = _joined(request.each(partial(refit, part=parts[1]), finalists, "finalists"))
+    ranked = sorted(final, key=lambda one: one.loss)
     if (request.num_neighbors is not None and request.num_neighbors < count) or count > MOST_DENSE:
-        ranked = sorted(final, key=lambda one: one.loss)
         return choose_local_for_classes(ranked, centers, request, prior, priors, judge)
+    if count > MOST_ROWS:  # lengthscales and ridges that suit few rows are too large for many
+        order = shuffled_rows(count, MOST_CONFIRMED, request.seed, centers.points.device)
+        parts[1] = part_of(centers, order, prior, judge.losses, priors)
+        best = list({_kernel_of(one): one for one in reversed(ranked[:CONFIRMED])}.values())
+        final = _joined(request.each(partial(refit, part=parts[1]), best, "more rows"))
     mixes, tried = [], tried_of(final, prior)
     for use in priors:
         own = [candidate for candidate in final if candidate.prior == use]
@@ -75,6 +74,10 @@ def choose_for_classes(centers: Centers, request: Request, prior: FittedRidge | 
     if len(members) > 1 or shares[chosen[0]] != 1:
         tried["the mixture"] = loss
     return ClassChoice(members, use, tried)
+
+
+def _joined(parts: list[list[Candidate]]) -> list[Candidate]:
+    return list(itertools.chain.from_iterable(parts))
 
 
 def _screen(family: Family, part: Part, priors: Sequence[float], judge: Judge, ridges: Sequence[float]) -> list[Candidate]:
@@ -104,12 +107,16 @@ def _finalists(screened: list[Candidate], priors: Sequence[float]) -> list[Candi
     found: dict[tuple[str, float], Candidate] = {}
     for use in priors:
         ranked = sorted((one for one in screened if one.prior == use), key=lambda one: one.loss)
-        best = {(one.family.name, float(one.log)): one for one in reversed(ranked)}
+        best = {_kernel_of(one): one for one in reversed(ranked)}
         firsts = {one.family.name: one for one in reversed(ranked)}
         order = [*firsts.values(), *sorted(best.values(), key=lambda one: one.loss)]
         for candidate in order[: FINALISTS // len(priors) + (not use)]:
-            found.setdefault((candidate.family.name, float(candidate.log)), candidate)
+            found.setdefault(_kernel_of(candidate), candidate)
     return list(found.values())
+
+
+def _kernel_of(candidate: Candidate) -> tuple[str, float]:
+    return candidate.family.name, float(candidate.log)
 
 
 def _refit(finalist: Candidate, part: Part, priors: Sequence[float], judge: Judge, request: Request) -> list[Candidate]:

@@ -131,7 +131,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
     def predict_proba(self, X: Any) -> Array:
         """Probabilities in the order of `classes_`, `(Q, D)` to `(Q, C)`."""
         query = self._query(X)
-        with self._threads():
+        with self._threads(query):
             scores = self.predictor_.predict(query)
         return self._outputs(scores).to(query.dtype).numpy()
 
@@ -261,6 +261,7 @@ class LocalKernelRidgeClassifier(ClassifierMixin, KernelRidgeBase):
     def _add_classes(self, classes: Array) -> None:
         """Columns for new classes, of which no row is a member yet."""
         predictor = self.predictor_
+        predictor.check_whole()
         if isinstance(predictor.prior, ModelPrior):
             new = np.setdiff1d(classes, self.classes_).tolist()
             raise InputError(f"y has labels that the prior, a model, does not predict: {new}.")

@@ -41,7 +41,8 @@ def choose_local_for_classes(
     most = len(centers.points) - 1
     counts = [min(count, most) for count in (NEIGHBORS if request.num_neighbors is None else (request.num_neighbors,))]
     climbed_at = min(CLIMBED_AT, max(counts))
-    firsts = {candidate.family.name: candidate for candidate in reversed(ranked)}
+    names = list(dict.fromkeys(candidate.family.name for candidate in ranked))[:LOCAL_FINALISTS]
+    firsts = {one.family.name: one for one in reversed(ranked) if one.family.name in names}
     maps = {first.family.map_name: first.family for first in firsts.values()}
     trials = {
         name: Trials(family, centers, max(counts), prior, priors, judge, request.seed) for name, family in maps.items()
@@ -50,8 +51,7 @@ def choose_local_for_classes(
         trials[first.family.map_name].run(first._replace(ridge=request.ridges((1.0,), first.ridge)[0]), climbed_at)
         for first in firsts.values()
     ]
-    starts = sorted(tried, key=lambda one: one.loss)[:LOCAL_FINALISTS]
-    for start in tqdm(starts, "neighbors", disable=not request.progress):
+    for start in tqdm(list(tried), "neighbors", disable=not request.progress):
         tried += trials[start.family.map_name].climb(start, climbed_at, fixed_ridge=request.ridge is not None)
     best = min(tried, key=lambda one: one.loss)
     own = trials[best.family.map_name]

@@ -6,9 +6,10 @@ uses every center: then one factorization, kept here, serves all queries.
 Standard deviations and intervals come from leave-one-out residuals. As in `torchkrr.tuning.intervals`, but from a sample of
 the rows that is kept: the factor $s$ at a query follows the residuals of the sampled rows nearest to it, drawn towards those
 of all. An observation has the variance $s^2\epsilon^2 + \nu$ with the power function $\epsilon$. Its noise $\nu$ is
-$s^2\lambda$ where every row is different and they are more than a few. Where rows are repeated their values tell it
-directly, and the more of them there are, the less the ridge, chosen for the sake of the mean, counts. A few rows tell
-nothing about it: then it is drawn towards the variance of the values.
+$s^2\lambda$ where every row is different and they are more than a few, or with a larger number for the ridge $\lambda$, if
+the residuals are more likely then. Where rows are repeated their values tell it directly, and the more of them there are,
+the less the ridge, chosen for the sake of the mean, counts. A few rows tell nothing about it: then it is drawn towards the
+variance of the values.
 
 A center that stands for several rows is left out with all of them. Leaving out one row of weight one only, the others, of
 weight $w - 1$ and mean $m'$, are given back to what the other centers predict, a mean $\mu$ with squared power function $q$:
@@ -47,6 +48,7 @@ EMBEDDED_AT_ONCE = 8192
 NEARBY = 30
 PRIOR = 10.0  # weight of all residuals in the factor at a query, in rows
 PER_CENTER = 0.02  # what a center left out tells about the noise, in repeated rows: hardly anything but where to begin
+NUGGETS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)  # that are tried beside the ridge
 NOTHING_KNOWN = 0.3  # weight of the variance of the values in the noise, divided by the number of centers
 SMALLEST = 1e-30
 FEWEST = 3  # centers of which one is left out: two say nothing about each other
@@ -232,6 +234,11 @@ class Predictor:
         return different_points(self.rows)
 
     @property
+    def num_rows(self) -> int:
+        """How many rows there are, of any weight."""
+        return len(self.rows.points)
+
+    @property
     def first_rows(self) -> Tensor:
         """The first row of each center, `(N,)`."""
         of_row = self.centers.of_row
@@ -385,11 +392,15 @@ class Predictor:
         else:
             sizes, spreads = (alone.mean.double() - centers.values).abs(), alone.variance.clamp_min(1e-12).sqrt()
             nearby = min(NEARBY, max(1, len(points) // 4))
-        known = Residuals(points, sizes, spreads, centers.scatter, centers.freedom, ridge, nearby, sizes[:0], sizes[:0])
-        scores, counts = [_row_scores(known, sample, rows)], [sample.counts]
+        known = Residuals(
+            points, sizes, spreads, centers.scatter, centers.freedom, ridge, ridge, nearby, sizes[:0], sizes[:0]
+        )
         if count >= FEWEST:
             # Its own residual takes no part in the factor of a row.
             own = nearest(points, points, nearby, exclude=torch.arange(len(points)))
+            known = known.with_likely_noise(own, centers.weights)
+        scores, counts = [_row_scores(known, sample, rows)], [sample.counts]
+        if count >= FEWEST:
             scores.append(sizes / known.std(own, spreads.square(), centers.weights).clamp_min(SMALLEST))
             counts.append(self.group_shares)
         ordered, order = torch.cat(scores).sort(0)
@@ -454,9 +465,24 @@ class Residuals(NamedTuple):
     scatter: Tensor  # (n, C) as of centers
     freedom: Tensor  # (n,)
     ridge: float  # the mean of the members
+    nugget: float  # the noise, in units of $s^2$, where no rows are repeated
     nearby: int
     scores: Tensor  # (m, C) normalized residuals, sorted
     counts: Tensor  # (m, C) how many residuals there are up to each
+
+    def with_likely_noise(self, own: Tensor, rows: Tensor) -> Residuals:
+        """With the nugget, of the ridge and larger ones, under which the left-out residuals are most likely.
+
+        A ridge is chosen for the sake of the mean. That none of so many rows is far off says no more than that such rows are
+        rarer than one in their number: the surest counts as one with an error of the usual size with that probability.
+        """
+        choices = [self._replace(nugget=self.ridge + more) for more in (0.0, *NUGGETS)]
+        stds = torch.stack([one.std(own, self.spreads.square(), rows) for one in choices]).clamp_min(SMALLEST)  # (K, n, C)
+        usual, surest = self.sizes.square().mean(0).sqrt(), stds.amin(1)
+        doubt = 1 / (len(self.sizes) + 2)
+        seen = (stds.log() + 0.5 * (self.sizes / stds).square()).mean((1, 2))
+        feared = (surest.log() + 0.5 * (usual / surest).square()).mean(1)
+        return choices[int(((1 - doubt) * seen + doubt * feared).argmin())]
 
     def std(
         self, near: Tensor, variance: Tensor, rows: Tensor | float = 1.0, known: tuple[Tensor, Tensor] | None = None
@@ -469,7 +495,7 @@ class Residuals(NamedTuple):
         spreads = self.spreads[near].sum(1) + PRIOR * self.spreads.mean()
         factor = (math.sqrt(math.pi / 2) * sizes / spreads.unsqueeze(1)).clamp_min(SMALLEST).square()  # s^2
         power = (variance - self.ridge / rows).clamp_min(0)
-        noise = self._noise(near, self.ridge * factor, known)
+        noise = self._noise(near, self.nugget * factor, known)
         return (factor * power.unsqueeze(1) + noise / torch.as_tensor(rows).reshape(-1, 1)).sqrt()
 
     def _noise(self, near: Tensor, tied: Tensor, known: tuple[Tensor, Tensor] | None) -> Tensor:

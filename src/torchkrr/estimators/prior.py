@@ -13,13 +13,13 @@ $$ r_j^{(-ij)} = \frac{(1-h_{ii})\,e_j + h_{ji}\,e_i}{(1-h_{ii})(1-h_{jj})-h_{ij
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._chunking import ranges
 from ..core.least_squares import MOST_LEVERAGE, RidgeSpectrum, inverse_root
 from ..errors import InputError
 from ..kernels import Kernel
@@ -31,6 +31,7 @@ from .encoding import Groups
 RIDGES = {"linear": np.logspace(-4, 2, 13).tolist(), "coarse": np.logspace(-5, 1, 9).tolist()}
 PREDICTED_AT_ONCE = 8192
 PAIRS_AT_ONCE = 64  # rows with their neighbors
+NEIGHBORS_AT_ONCE = 4096
 NEARLY_ONE = 1 - 1e-9  # a leverage of one leaves nothing of a row
 
 
@@ -199,31 +200,31 @@ class FittedRidge:
             residuals[members] = self._together(members, MOST_LEVERAGE)
         return residuals
 
-    @cached_property
-    def _residuals(self) -> tuple[Tensor, Tensor]:
-        return self.spectrum.residuals(self.prior.ridge)
-
     @property
     def _left_out(self) -> Tensor:
-        residuals, leverages = self._residuals
+        residuals, leverages = self.spectrum.residuals(self.prior.ridge)
         return residuals / (1 - leverages.clamp_max(MOST_LEVERAGE)).unsqueeze(1)
 
     def pairs(self, rows: Tensor, neighbors: Tensor, factors: Sequence[float]) -> dict[float, Pairs]:
         """Of some rows and `(n, M)` neighbors of each, for each factor of the ridge."""
+        ridges = [factor * self.prior.ridge for factor in factors]
+        self.spectrum.residuals_of(ridges)
         centered = self.spectrum.centered(rows)
-        solved = [centered @ self.spectrum.inverse(factor * self.prior.ridge) for factor in factors]
-        right = torch.stack(solved, dim=2)  # (n, P, F)
-        products = torch.empty(*neighbors.shape, len(factors), dtype=torch.float64)
-        for part in torch.arange(len(rows)).split(PAIRS_AT_ONCE):
-            others = self.spectrum.centered(neighbors[part].flatten()).unflatten(0, neighbors[part].shape)
-            products[part] = others @ right[part]
+        solved = torch.cat([centered @ self.spectrum.inverse(ridge) for ridge in ridges])  # (P n, F)
+        # Features are made once of each row that is a neighbor of several.
+        others, place = neighbors.unique(return_inverse=True)
+        products = torch.empty(len(factors), *neighbors.shape, dtype=torch.float64)
+        for part in ranges(len(others), NEIGHBORS_AT_ONCE):
+            found = (solved @ self.spectrum.centered(others[part]).T).unflatten(0, (len(factors), len(rows)))
+            row, column = ((place >= part.start) & (place < part.stop)).nonzero(as_tuple=True)
+            products[:, row, column] = found[:, row, place[row, column] - part.start]
         return {
-            factor: self.scaled(factor)._pairs(rows, neighbors, products[..., at] + 1 / self.spectrum.total)
+            factor: self.scaled(factor)._pairs(rows, neighbors, products[at] + 1 / self.spectrum.total)
             for at, factor in enumerate(factors)
         }
 
     def _pairs(self, rows: Tensor, neighbors: Tensor, products: Tensor) -> Pairs:
-        (residuals, leverages), weights = self._residuals, self.spectrum.weights
+        (residuals, leverages), weights = self.spectrum.residuals(self.prior.ridge), self.spectrum.weights
         caps = (MOST_LEVERAGE / leverages.clamp_min(MOST_LEVERAGE)).sqrt()
         rest = 1 - leverages.clamp_max(MOST_LEVERAGE)
         products = products * caps[rows].unsqueeze(1) * caps[neighbors]

@@ -38,7 +38,7 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
             - X: `(Q, D)`; prediction and deviation: `(Q,)`, or `(Q, C)` if `y` had two dimensions
         """
         query = self._query(X)
-        with self._threads():
+        with self._threads(query):
             if return_std:
                 return self._shaped(query, *self.predictor_.predict_with_std(query))
             return self._shaped(query, self.predictor_.predict(query))[0]
@@ -59,7 +59,7 @@ class _Regressor(MultiOutputMixin, RegressorMixin, KernelRidgeBase):
         if not isinstance(coverage, numbers.Real) or not 0 < coverage < 1:
             raise InputError(f"coverage must be a number between 0 and 1, such as 0.9, got {coverage!r}.")
         query = self._query(X)
-        with self._threads():
+        with self._threads(query):
             mean, std = self.predictor_.predict_with_std(query)
             half = self.predictor_.residuals.quantile(float(coverage)) * std
         mean_, std_, lower, upper = self._shaped(query, mean, std, mean - half, mean + half)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 import numbers
+import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,21 +20,32 @@ import torch
 from scipy.optimize import nnls
 from sklearn.utils import check_random_state
 from torch import Tensor
-from tqdm import tqdm
 
-from .._chunking import new_pool
-from .._threads import threads
 from ..core.spectrum import KernelSpectrum
 from ..distances import squared_distances
-from ..errors import InputError
+from ..errors import InputError, RidgeRaisedWarning
 from ..functional import farthest_points
 from ..kernels import Exponential, Kernel
-from ..transforms import Compose, MeanDistance, Standardize, Transform, UnitNorm
+from ..transforms import Compose, MeanDistance, Standardize, Transform
 from ..tuning import Selection, learn_metric, select
 from ..tuning.leave_one_out import shuffled_rows
 from ..tuning.scores import Loss
 from ..tuning.select import scaled
-from .candidates import FITTED_ROWS, OWN, PROFILES, WIDE, Family, Judge, Request, Tried, family_named, part_of
+from .candidates import (
+    FITTED_ROWS,
+    OWN,
+    PROFILES,
+    WIDE,
+    Family,
+    Judge,
+    Request,
+    Tried,
+    family_named,
+    kind_of_wide,
+    of_kind,
+    part_of,
+    suited,
+)
 from .class_selection import choose_for_classes
 from .encoding import Centers, Groups, SelectColumns, Staircase
 from .lengthscales import Fit, Problem, first_log, learn_lengthscales, near_patches, random_patch, try_around
@@ -68,13 +81,14 @@ LOCAL_KERNELS = ("matern32", "exponential", "plain matern52")
 LOCAL_SCREEN_ROWS = 400
 LOCAL_RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 LOCAL_RIDGE_FACTORS = (0.1, 0.3, 1.0, 3.0)
-LOCAL_SAMPLES = 1000
+FIRST_SAMPLES, LOCAL_SAMPLES = 400, 1000  # rows left out to compare kernels, and to settle the best
 NEIGHBORS = (10, 20, 50, 100, 200)  # more cost more than a prediction may
 RANDOM_EVALUATIONS, NEAR_EVALUATIONS, NEAR_ROUNDS = 15, 12, 2
 REFINE_STEPS, REFINE_SECONDS = 200, 15.0
 REFINE_RIDGE = 1e-4  # to start from: a smaller one hardly has a gradient
 NEARLY = 0.01  # of the loss: what fewer neighbors or columns may cost
 NEGLIGIBLE = (0.01, 0.001, 0.0001)  # shares of the mean squared distance that are tried to do without, largest first
+SETTLED = 2  # kernels that are judged on more rows
 SEARCHED_IN_SINGLE = 1e-6  # least ridge whose neighbors are searched in float32
 
 
@@ -105,6 +119,7 @@ def read_request(estimator: Any, *, dense: bool, loss: Loss, multilabel: bool = 
         progress=bool(estimator.verbose),
         prior=_read_prior(estimator.prior, kernel, classes=loss == "cross_entropy"),
         multilabel=multilabel,
+        workers=torch.get_num_threads(),
     )
 
 
@@ -172,7 +187,7 @@ def choose_prior(centers: Centers, request: Request, judge: Judge | None) -> Fit
     """Ridge regression on the points, or on coarse points, with the ridge that predicts left-out rows best."""
     points, rows = centers.points, shuffled_rows(len(centers.points), MOST_ROWS, request.seed, centers.points.device)
     few = points[shuffled_rows(len(points), FITTED_ROWS, request.seed, points.device)].double()
-    features: Transform = UnitNorm() if few.shape[1] > WIDE else Standardize().fit(few)
+    features = of_kind(kind_of_wide(few)) if few.shape[1] > WIDE else Standardize().fit(few)
     name = "linear"
     if request.prior == "coarse":
         kernel = Exponential(input_transform=Compose(features, MeanDistance()).fit(few))
@@ -200,7 +215,7 @@ def _prior_wins(centers: Centers, prior: FittedRidge, request: Request) -> bool:
     part = part_of(centers, rows, prior, _square_loss(centers))
     values, hat, weights = part.values, part.hats[1.0], part.weights
     points = part.points.double()
-    mapped = family_named("matern32" if points.shape[1] <= WIDE else "unit matern32", points).mapped(points)
+    mapped = family_named(suited("matern32", points), points).mapped(points)
     distances, start = squared_distances(mapped, mapped).sqrt(), first_log(mapped)
     both, squares = torch.stack((values, hat.targets()), dim=1), []  # (n, 2, C)
     more = torch.stack((torch.zeros_like(values), hat.left_out() - hat.targets()), dim=1)
@@ -274,13 +289,8 @@ def choose_dense(centers: Centers, request: Request) -> tuple[tuple[Member, ...]
     learn = request.metric == "ard" or (request.metric == "auto" and count >= max(LEAST_ROWS, ROWS_PER_FEATURE * features))
     kernels: tuple[str | Kernel, ...] = DENSE_KERNELS if request.kernel is None else (request.kernel,)
 
-    def candidate(kernel: str | Kernel) -> tuple[Kernel, Fit]:
-        with torch.no_grad(), threads(1):
-            return _dense_candidate(kernel, centers, request, learn)
-
-    with new_pool(min(len(kernels), torch.get_num_threads())) as pool:
-        progress = tqdm(pool.map(candidate, kernels), "kernels", len(kernels), disable=not request.progress)
-        candidates = list(progress)
+    candidate = partial(_dense_candidate, centers=centers, request=request, learn=learn)
+    candidates = request.each(candidate, kernels, "kernels")
     shares = _shares([fit for _, fit in candidates], centers)
     order = sorted((at for at in range(len(candidates)) if shares[at] > 0), key=lambda at: -shares[at])
     members = tuple(
@@ -371,10 +381,14 @@ def choose_local(centers: Centers, request: Request) -> tuple[tuple[Member, ...]
         best, tried = LocalChoice(selection, None, points), {_name(request.kernel): selection.score}
     else:
         names = LOCAL_KERNELS if request.kernel is None else (request.kernel,)
-        progress = tqdm(names, "kernels", disable=not request.progress)
-        choices = [_local_candidate(name, centers, values, request, learn) for name in progress]
-        best = min(choices, key=lambda choice: choice.selection.score)
+        candidate = partial(_local_candidate, centers=centers, values=values, request=request, learn=learn)
+        with warnings.catch_warnings():  # here, since `select` cannot restore the filters of several threads
+            warnings.simplefilter("ignore", RidgeRaisedWarning)
+            choices = request.each(candidate, names, "kernels")
         tried = {name: choice.selection.score for name, choice in zip(names, choices, strict=True)}
+        # A finer one is judged on more rows, so they are too.
+        ranked = sorted(choices, key=lambda choice: choice.selection.score)[:SETTLED]
+        best = min((_settled(choice, values, request) for choice in ranked), key=lambda choice: choice.selection.score)
     if learn and request.kernel != "laplacian":  # a staircase has too many columns for a lengthscale each
         learned = learn_metric(
             best.mapped,
@@ -403,7 +417,6 @@ def choose_local(centers: Centers, request: Request) -> tuple[tuple[Member, ...]
     return (Member(best.kernel(), ridge, count, 1.0, single),), tried
 
 
-@torch.no_grad()
 def _local_candidate(name: str, centers: Centers, values: Tensor, request: Request, learn: bool) -> LocalChoice:
     """One kernel with its lengthscales, ridge and number of neighbors."""
     profile, transform, groups = kernel_parts(name, centers.points.double())
@@ -415,7 +428,7 @@ def _local_candidate(name: str, centers: Centers, values: Tensor, request: Reque
     few = random_patch(many._replace(groups=torch.zeros_like(groups)), LOCAL_SCREEN_ROWS, generator)
     fit = try_around(few, first_log(embedded), FIRST_FACTORS, request.ridges(LOCAL_RIDGES))
     kernel, ridges = profile(fit.logs[0].exp()), request.ridges(LOCAL_RIDGE_FACTORS, fit.ridge)
-    best = select_mapped(mapped, values, kernel, FACTORS, ridges, request)
+    best = select_mapped(mapped, values, kernel, FACTORS, ridges, request, FIRST_SAMPLES)
     if learn and request.metric != "linear":
         logs = fit.logs.expand(int(groups.max()) + 1)
         patch = random_patch(many, LOCAL_SCREEN_ROWS, generator)
@@ -425,9 +438,14 @@ def _local_candidate(name: str, centers: Centers, values: Tensor, request: Reque
             counted = len(patches[0].embedded) // 2  # the inner rows, which have neighbors all around
             logs, ridge = learn_lengthscales(patches, logs, ridge, evaluations=NEAR_EVALUATIONS, counted=counted)
         kernel, ridges = profile(logs.exp()[groups]), request.ridges(LOCAL_RIDGE_FACTORS, ridge)
-        learned = select_mapped(mapped, values, kernel, FACTORS, ridges, request)
+        learned = select_mapped(mapped, values, kernel, FACTORS, ridges, request, FIRST_SAMPLES)
         best = learned if learned.score <= best.score or request.metric == "ard" else best
     return LocalChoice(best, transform, mapped)
+
+
+def _settled(choice: LocalChoice, values: Tensor, request: Request) -> LocalChoice:
+    found = choice.selection
+    return choice._replace(selection=select_mapped(choice.mapped, values, found.kernel, (1.0,), (found.ridge,), request))
 
 
 @torch.no_grad()
@@ -454,7 +472,13 @@ def without_idle_columns(values: Tensor, best: LocalChoice, request: Request) ->
 
 
 def select_mapped(
-    points: Tensor, values: Tensor, kernel: Kernel, factors: tuple[float, ...], ridges: tuple[float, ...], request: Request
+    points: Tensor,
+    values: Tensor,
+    kernel: Kernel,
+    factors: tuple[float, ...],
+    ridges: tuple[float, ...],
+    request: Request,
+    num_samples: int = LOCAL_SAMPLES,
 ) -> Selection:
     rows = len(points)
     if request.num_neighbors is None:  # those that other rows can fill, and all other rows if they are fewer than the most
@@ -468,7 +492,7 @@ def select_mapped(
         lengthscales=factors,
         ridges=ridges,
         num_neighbors=counts,
-        num_samples=LOCAL_SAMPLES,
+        num_samples=num_samples,
         loss=request.loss,
         seed=request.seed,
     )

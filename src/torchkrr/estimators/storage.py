@@ -42,6 +42,11 @@ TRANSFORMS |= {
 
 def save_estimator(estimator: Any, path: str | os.PathLike[str]) -> None:
     """Write everything that was given and fitted; `load_estimator` is the inverse."""
+    write_model(path, stored_estimator(estimator))
+
+
+def stored_estimator(estimator: Any) -> Stored:
+    """Everything that was given and fitted; `restored` is the inverse."""
     predictor, names = estimator.predictor_, getattr(estimator, "feature_names_in_", None)
     predictor.check_whole()
     tensors = {**predictor.rows._asdict(), "offset": predictor.offset, "unit": predictor.unit}
@@ -65,7 +70,7 @@ def save_estimator(estimator: Any, path: str | os.PathLike[str]) -> None:
     }
     # Two names must not share memory in a file.
     tensors = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
-    write_model(path, Stored(type(estimator).__name__, tensors, plain))
+    return Stored(type(estimator).__name__, tensors, plain)
 
 
 def load_estimator(path: str | os.PathLike[str], kinds: Sequence[type]) -> Any:
@@ -83,10 +88,10 @@ def load_estimator(path: str | os.PathLike[str], kinds: Sequence[type]) -> Any:
             "and estimator of torchkrr; a class of your own has its own load(path)."
         )
     with whole(path, stored):
-        return _restored(classes[stored.kind], stored.tensors, stored.plain)
+        return restored(classes[stored.kind], stored.tensors, stored.plain)
 
 
-def _restored(kind: Any, tensors: Tensors, plain: Plain) -> Any:
+def restored(kind: Any, tensors: Tensors, plain: Plain) -> Any:
     estimator = kind(**{name: _from_plain(value) for name, value in plain["parameters"].items()})
     members = []
     for at, member in enumerate(plain["predictor"]["members"]):

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from .. import _threads
 from ..errors import BackendError
 
 Backend = Literal["auto", "fused", "torch"]
@@ -24,7 +25,7 @@ INSTRUCTION_SETS = {"AVX512": ("avx512", "avx2", "baseline"), "AVX2": ("avx2", "
 NAMES = {torch.float32: "float", torch.float64: "double"}
 NO_MEMORY = "the tensors are more than their memory, as inside torch.func and in forward mode"
 OUT_OF_MEMORY = 1  # what a function returns then, as in fused.cpp
-INTERFACE = 3  # what the fields of a task mean, as in fused.cpp
+INTERFACE = 4  # what the fields of a task mean, as in fused.cpp
 NO_TENSORS: Mapping[str, Tensor] = MappingProxyType({})
 MISSING = "it was not compiled: reinstall torchkrr where a C++ compiler (g++ or clang++) is on the PATH"
 
@@ -48,6 +49,7 @@ class Task(ctypes.Structure):
         ("system_limit", ctypes.c_double),
         ("least_norm", ctypes.c_double),
         ("value_scale", ctypes.c_void_p),
+        ("points", ctypes.c_int64),
     )
 
 
@@ -60,6 +62,16 @@ class SearchTask(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("queries", "block", "features", "start", "count", "capacity", "wanted")),
         ("threads", ctypes.c_int64),
         ("exact", ctypes.c_int64),
+    )
+
+
+class QuantizedTask(ctypes.Structure):
+    """`struct QuantizedTask` of quantized.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("points", "query", "mean", "exclude", "codes", "numbers")),
+        *((name, ctypes.c_void_p) for name in ("distances", "indices", "lower", "upper")),
+        *((name, ctypes.c_int64) for name in ("queries", "start", "count", "features", "wanted", "capacity", "threads")),
     )
 
 
@@ -76,6 +88,7 @@ class Library(NamedTuple):
     instruction_set: str
     path: Path
     functions: ctypes.CDLL
+    quick_products: bool  # of integers of 8 bits: whether the processor has an instruction for sums of them
 
 
 @functools.cache
@@ -99,13 +112,15 @@ def opened(name: str, path: Path) -> Library | None:
         ("torchkrr_interface", INTERFACE),
         ("torchkrr_task_size", ctypes.sizeof(Task)),
         ("torchkrr_search_task_size", ctypes.sizeof(SearchTask)),
+        ("torchkrr_quantized_task_size", ctypes.sizeof(QuantizedTask)),
         ("torchkrr_hash_task_size", ctypes.sizeof(HashTask)),
     ):
         if not hasattr(functions, question) or functions[question]() != answer:
             return None
+    functions.torchkrr_use_pool(ctypes.c_void_p(_threads.pool()))
     functions.torchkrr_cache_new.restype = ctypes.c_void_p
     functions.torchkrr_cache_hits.restype = ctypes.c_int64
-    return Library(name, path, functions)
+    return Library(name, path, functions, bool(functions.torchkrr_quick_products()))
 
 
 def chosen(backend: Backend, obstacle: str | None, task: str) -> bool:

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t FEATURE_BLOCK = 64;              // features of all members that stay in the innermost cache
 constexpr int64_t ROW_BLOCK = 64;                  // rows of a factor that are summed up at a time: long sums round more
+constexpr int64_t MIRRORED = 16;                   // columns of a matrix that are mirrored at a time
 constexpr double CLOSE = 1e-2, OUTSIDE = 2.0 / 3;  // as in distances.py and cells.py
 
 inline int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
@@ -53,11 +54,13 @@ template <class T> class Cell {
     const bool scaled;               // points are embedded here, by division
     Buffer<T> scales, factors;       // [feature] that points are divided by, and gradients multiplied by
     Buffer<T> offsets;               // [feature][member], relative to the query or, if that is outside, to the mean
-    Buffer<T> cross_squares, squares, shift;  // [member] to the query; [member] lengths of offsets; [feature] mean taken off
+    Buffer<T> cross_squares, squares, shift;  // [member] to the query; [member] lengths of offsets; [feature] sum, then mean taken off
     Buffer<T> matrix, solution;      // [row][columns | right-hand sides]; [row][right-hand sides]
     Buffer<T> inverse;               // [row] of the diagonal of the factor
-    Buffer<T> sums, inside;          // [column] sums of the kernel matrix; one for members, zero past the last
+    Buffer<T> sums;                  // [column] of the kernel matrix, of the rows above the diagonal
     T row_sum = 0;                   // the largest of the kernel matrix
+    const T *points = nullptr;       // where the members are, if there are no offsets but borrowed inner products; or null
+    const int64_t *borrowed = nullptr;  // the members then
     const T *exact = nullptr;        // [feature][member], not shifted: all distances by their difference, without rounding
 
     // Points are divided by exp of `log_scales`, one for all features if `scale_step` is zero; null: they are as embedded.
@@ -66,9 +69,7 @@ template <class T> class Cell {
           columns(round_up(neighbors, std::max<int64_t>(W, ROWS))), width(round_up(sides, W)),
           stride(row_stride<T>(columns + width)), offset_stride(row_stride<T>(columns)), scaled(log_scales),
           scales(features), factors(features), offsets(round_up(features, ROWS) * offset_stride), cross_squares(columns),
-          squares(columns), shift(features), matrix(rows * stride), solution(rows * width), inverse(rows), sums(columns + rows),
-          inside(columns) {
-        std::fill_n(inside.data(), neighbors, T(1));
+          squares(columns), shift(round_up(features, W)), matrix(rows * stride), solution(rows * width), inverse(rows), sums(columns + rows) {
         for (int64_t e = 0; e < features; ++e) {
             scales[e] = !scaled ? T(1) : e && !scale_step ? scales[0] : T(std::exp(log_scales[e * scale_step]));
             factors[e] = 1 / scales[e];
@@ -77,11 +78,12 @@ template <class T> class Cell {
 
     // The upper half of a symmetric matrix becomes the whole, with a zero diagonal; `totals` receives the sums of its rows.
     void mirror(T *totals) {
-        for (int64_t i = 0; i < neighbors; ++i) {
-            T *row = matrix.data() + i * stride;
-            row[i] = 0;
-            for (int64_t j = i + 1; j < neighbors; ++j) matrix[j * stride + i] = row[j];
-        }
+        for (int64_t start = 0; start < neighbors; start += MIRRORED)  // of few columns at a time, whose lines stay in cache
+            for (int64_t j = start; j < neighbors; ++j) {
+                const int64_t end = std::min(start + MIRRORED, j);
+                for (int64_t i = start; i < end; ++i) matrix[j * stride + i] = matrix[i * stride + j];
+                if (j < start + MIRRORED) matrix[j * stride + j] = 0;
+            }
         std::fill_n(totals, columns, T(0));
         for (int64_t i = 0; i < neighbors; ++i)
             for (int64_t j = 0; j < columns; j += W) store(totals + j, load(totals + j) + load(matrix.data() + i * stride + j));
@@ -90,6 +92,7 @@ template <class T> class Cell {
     T *side(int64_t row) const { return matrix.data() + row * stride + columns; }
 
     void gather(const T *centers, const int64_t *members, const T *query) {
+        points = nullptr;
         scaled ? gather_as<true>(centers, members, query) : gather_as<false>(centers, members, query);
     }
 
@@ -110,15 +113,15 @@ template <class T> class Cell {
 
     // A query far outside must not set the scale of rounding of the differences between members.
     void center() {
-        T length = 0, spread = 0;
-        for (int64_t e = 0; e < features; ++e) {
-            Vec<T> sums{};
-            for (int64_t j = 0; j < columns; j += W) sums += load(offsets.data() + e * offset_stride + j);
-            shift[e] = total<T>(sums) / T(neighbors);  // offsets past the last member are zero
-            length += shift[e] * shift[e];
+        Vec<T> squared{};
+        T spread = 0;
+        for (int64_t e = 0; e < features; e += W) {
+            const Vec<T> mean = load(shift.data() + e) / T(neighbors);
+            store(shift.data() + e, mean);
+            squared += mean * mean;
         }
         for (int64_t j = 0; j < neighbors; ++j) spread += cross_squares[j];
-        if (!(length > T(OUTSIDE) * spread / T(neighbors))) {
+        if (!(total<T>(squared) > T(OUTSIDE) * spread / T(neighbors))) {
             std::fill_n(shift.data(), features, T(0));
             std::copy_n(cross_squares.data(), columns, squares.data());
             return;
@@ -139,14 +142,47 @@ template <class T> class Cell {
         }
     }
 
-    // Inner products of the offsets, upper half; zero on the diagonal, so that no member counts as close to itself.
-    void gram() {
+    // Takes the place of gather, center and gram: inner products about the mean of all points, from a cell that has all of
+    // them. Not if that mean is a bad origin; then gather.
+    //
+    // About an origin o, the square of a distance is rounded by some u (|x_i - o|^2 + |x_j - o|^2), u the unit roundoff, and
+    // pairs closer than CLOSE of that sum are computed by difference: what is left of relative error is some u / CLOSE at
+    // most, whatever the origin. On average it is larger than it could be by the mean square of the offsets over their
+    // variance, which `center` bounds by 1 / (1 - OUTSIDE) = 3 for the query as origin. The same bound is asked of the mean
+    // of all points: a small neighborhood far from it has offsets that are all alike, and forms its own inner products.
+    bool borrow(const Cell &all, const T *centers, const int64_t *members, const T *query) {
+        T spread = 0, between = 0;
+        for (int64_t j = 0; j < neighbors; ++j) spread += squares[j] = all.squares[members[j]];
+        for (int64_t i = 0; i < neighbors; ++i) {
+            const T *from = all.matrix.data() + members[i] * all.stride;
+            T *to = matrix.data() + i * stride;
+            Vec<T> sum{};
+            for (int64_t j = first_column(i / ROWS * ROWS); j < neighbors; j += W) {
+                Vec<T> found{};
+                for (int64_t k = 0; k < std::min(W, neighbors - j); ++k) found[k] = from[members[j + k]];
+                store(to + j, found);
+                sum += j > i ? found : counted<T>(std::make_index_sequence<W>()) > T(i - j) ? found : Vec<T>{};
+            }
+            between += total<T>(sum);
+        }
+        if (!(spread + 2 * between <= T(OUTSIDE) * spread * T(neighbors))) return false;
+        for (int64_t i = neighbors; i < rows; ++i)
+            for (int64_t j = first_column(i / ROWS * ROWS); j < rows; j += W) store(matrix.data() + i * stride + j, Vec<T>{});
+        for (int64_t j = 0; j < neighbors; ++j) cross_squares[j] = distance(centers + members[j] * features, query);
+        std::fill(squares.data() + neighbors, squares.data() + columns, T(0));
+        std::fill(cross_squares.data() + neighbors, cross_squares.data() + columns, T(0));
+        points = centers, borrowed = members;
+        return true;
+    }
+
+    // Inner products of the offsets, upper half of some rows; zero on the diagonal, so that no member counts as close to itself.
+    void gram(int64_t first, int64_t last) {
         if (exact) return;
         for (int64_t e = 0; e < features; e += FEATURE_BLOCK) {
             const int64_t count = std::min(FEATURE_BLOCK, features - e);
             const T *block = offsets.data() + e * offset_stride;
-            for (int64_t i = 0; i < rows; i += ROWS)
-                tiles<T>(i / W * W, columns, [&](auto n, int64_t j) {
+            for (int64_t i = first; i < last; i += ROWS)
+                upper_tiles(i, [&](auto n, int64_t j) {
                     Vec<T> sums[ROWS][n()] = {};
                     T *out = matrix.data() + i * stride + j;
                     product<T, n()>(block + i, 1, offset_stride, block + j, offset_stride, count, sums);
@@ -156,86 +192,96 @@ template <class T> class Cell {
                     put(out, sums);
                 });
         }
-        for (int64_t i = 0; i < rows; ++i) matrix[i * stride + i] = 0;
+        for (int64_t i = first; i < last; ++i) matrix[i * stride + i] = 0;
     }
 
     // The tile of inner products at (i, j) as squared distances; those that would be mostly rounding by difference.
     template <int N> INLINE void pair_squares(int64_t i, int64_t j, Vec<T> (&tile)[ROWS][N]) const {
         const T *in = matrix.data() + i * stride + j;
+        Vec<T> margin{};  // the least
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < N; ++v) {
-                if (exact) {
-                    by_difference(i + r, j + v * W, tile[r][v]);
-                    continue;
-                }
                 const Vec<T> sums = load(squares.data() + j + v * W) + squares[i + r];
                 tile[r][v] = sums - 2 * load(in + r * stride + v * W);
-                if (__builtin_expect(mask_bits(tile[r][v] < T(CLOSE) * sums) != 0, 0))
-                    by_difference(i + r, j + v * W, tile[r][v]);
+                const Vec<T> rest = tile[r][v] - T(CLOSE) * sums;
+                margin = rest < margin ? rest : margin;
+            }
+        if (!exact && __builtin_expect(mask_bits(margin < 0) == 0, 1)) return;
+        for (int r = 0; r < ROWS; ++r)
+            for (int v = 0; v < N; ++v) {
+                const Vec<T> sums = load(squares.data() + j + v * W) + squares[i + r];
+                if (exact || mask_bits(tile[r][v] < T(CLOSE) * sums)) tile[r][v] = by_difference(i + r, j + v * W);
             }
     }
 
-    // A = U'U, row by row; false if it is not positive definite.
-    bool factor(const Radial<T, false> &profile, const T *ridge, int64_t ridge_step) {
+    // Inner products become the kernel matrix with the ridge on its diagonal, upper half.
+    void form(const Radial<T, false> &profile, const T *ridge, int64_t ridge_step) {
         row_sum = 0;
         std::fill_n(sums.data(), columns, T(0));
-        for (int64_t i = 0; i < rows; i += ROWS) {
-            bool sound = true, diagonal = true;  // the first tile of a row holds the diagonal block
-            T upper[ROWS][ROWS] = {};
-            Vec<T> along[ROWS] = {};
-            tiles<T>(i / W * W, columns, [&](auto n, int64_t j) {
-                if (!sound) return;
-                Vec<T> tile[ROWS][n()];
-                pair_squares<n()>(i, j, tile);
-                profile(&tile[0][0], ROWS * n());
-                add_up<n()>(i, j, tile, along);
-                if (diagonal)
-                    for (int r = 0; r < ROWS; ++r) {
-                        const int64_t k = i - j + r;
-                        tile[r][k / W][k % W] = 1 + (i + r < neighbors ? ridge[(i + r) * ridge_step] : T(0));
-                    }
-                subtract_rows_above<n()>(i, j, tile);
-                if (diagonal) {
+        profile.visit([&](auto phi) {
+            for (int64_t i = 0; i < rows; i += ROWS) {
+                Vec<T> along[ROWS];
+                for (int r = 0; r < ROWS; ++r) along[r] = Vec<T>{};
+                for (int64_t j = first_column(i); j < rows; j += W) {
+                    Vec<T> tile[ROWS][1];
+                    pair_squares<1>(i, j, tile);
+                    for (int r = 0; r < ROWS; ++r) tile[r][0] = phi(tile[r][0]);
+                    add_up(i, j, tile, along);
                     put(matrix.data() + i * stride + j, tile);
-                    sound = factor_diagonal(i, upper);
-                    diagonal = false;
                 }
-                substitute_block<n()>(i, j, upper, tile);
-            });
-            if (!sound) return false;
-            for (int r = 0; r < ROWS && i + r < neighbors; ++r) row_sum = std::max(row_sum, total<T>(along[r]) + sums[i + r]);
+                T totals[ROWS];
+                total_each<T>(along, totals);
+                for (int r = 0; r < ROWS; ++r) {
+                    const bool member = i + r < neighbors;
+                    matrix[(i + r) * stride + i + r] = 1 + (member ? ridge[(i + r) * ridge_step] : T(0));
+                    if (member) row_sum = std::max(row_sum, totals[r] + sums[i + r]);
+                }
+            }
+        });
+    }
+
+    // A = U'U, row by row; the first `sides` right-hand sides become U'^-1 of them. False if A is not positive definite.
+    bool factor(int64_t sides) {
+        for (int64_t i = 0; i < rows; i += ROWS) {
+            T upper[ROWS][ROWS];
+            const auto subtract = [&](auto n, int64_t j) { subtract_rows_above<n()>(i, j); };
+            const auto substitute = [&](auto n, int64_t j) { substitute_block<n()>(i, j, upper); };
+            const int64_t begin = first_column(i), end = begin + round_up(rows - begin, W), first = round_up(ROWS, W);
+            // The block on the diagonal first: one step waits for another there, and what comes next does not wait for it.
+            tiles<T>(begin, begin + first, subtract);
+            if (!factor_diagonal(i, upper)) return false;
+            tiles<T>(begin + first, end, subtract);
+            tiles<T>(columns, columns + round_up(sides, W), subtract);
+            upper_tiles(i, substitute);
+            tiles<T>(columns, columns + round_up(sides, W), substitute);
         }
         return true;
     }
 
     // The first `sides` right-hand sides become U'^-1 of them.
     void substitute(int64_t sides) {
-        tiles<T>(columns, columns + round_up(sides, W), [&](auto n, int64_t j) {
-            for (int64_t i = 0; i < rows; i += ROWS) {
-                Vec<T> tile[ROWS][n()];
-                T upper[ROWS][ROWS];
-                for (int r = 0; r < ROWS; ++r) {
-                    std::copy_n(matrix.data() + (i + r) * stride + i, ROWS, upper[r]);
-                    for (int v = 0; v < n(); ++v) tile[r][v] = load(matrix.data() + (i + r) * stride + j + v * W);
-                }
-                subtract_rows_above<n()>(i, j, tile);
-                substitute_block<n()>(i, j, upper, tile);
-            }
-        });
+        for (int64_t i = 0; i < rows; i += ROWS) {
+            T upper[ROWS][ROWS];
+            for (int r = 0; r < ROWS; ++r) std::copy_n(matrix.data() + (i + r) * stride + i, ROWS, upper[r]);
+            tiles<T>(columns, columns + round_up(sides, W), [&](auto n, int64_t j) {
+                subtract_rows_above<n()>(i, j);
+                substitute_block<n()>(i, j, upper);
+            });
+        }
     }
 
     // solution = U^-1 of the first `sides` right-hand sides, which have been substituted.
     void back_substitute(int64_t sides) {
         tiles<T>(0, round_up(sides, W), [&](auto n, int64_t c) {
             for (int64_t i = rows - ROWS; i >= 0; i -= ROWS) {
+                // From the last row up: those that have just been solved for are needed last.
                 Vec<T> sums[ROWS][n()] = {};
-                const int64_t below = i + ROWS;
-                product<T, n()>(matrix.data() + i * stride + below, stride, 1, solution.data() + below * width + c, width,
-                                rows - below, sums);
+                product<T, n()>(matrix.data() + i * stride + rows - 1, stride, -1, solution.data() + (rows - 1) * width + c, -width,
+                                rows - ROWS - i, sums);
                 for (int r = ROWS - 1; r >= 0; --r)
                     for (int v = 0; v < n(); ++v) {
                         Vec<T> x = load(side(i + r) + c + v * W) - sums[r][v];
-                        for (int s = r + 1; s < ROWS; ++s) x -= matrix[(i + r) * stride + i + s] * sums[s][v];
+                        for (int s = ROWS - 1; s > r; --s) x -= matrix[(i + r) * stride + i + s] * sums[s][v];
                         sums[r][v] = x * inverse[i + r];
                         store(solution.data() + (i + r) * width + c + v * W, sums[r][v]);
                     }
@@ -286,7 +332,16 @@ template <class T> class Cell {
             for (int v = 0; v < N; ++v) store(out + r * stride + v * W, tile[r][v]);
     }
 
+    // f for tiles of the upper half of the rows from i on.
+    template <class F> INLINE void upper_tiles(int64_t i, F f) const {
+        const int64_t begin = first_column(i);
+        tiles<T>(begin, begin + round_up(rows - begin, W), f);
+    }
+
   private:
+    // Where the vectors of the rows from i on begin: at the diagonal if they fit then, or else at a multiple of W.
+    int64_t first_column(int64_t i) const { return i + round_up(rows - i, W) <= columns ? i : i / W * W; }
+
     // Divided before they are subtracted: to the last bit what points embedded by the caller would give.
     template <bool SCALED> void gather_as(const T *centers, const int64_t *members, const T *query) {
         const T *from[W];
@@ -298,7 +353,9 @@ template <class T> class Cell {
                 const auto point = [&](const T *row) { return SCALED ? load(row + e) / load(scales.data() + e) : load(row + e); };
                 const Vec<T> origin = point(query);
                 Vec<T> block[W];
-                for (int64_t k = 0; k < W; ++k) block[k] = point(from[k]) - origin;
+                Vec<T> down = j ? load(shift.data() + e) : Vec<T>{};
+                for (int64_t k = 0; k < W; ++k) block[k] = point(from[k]) - origin, down += block[k];
+                store(shift.data() + e, down);
                 transpose<T>(block);
                 Vec<T> part{};  // a sum of sums rounds less than one long sum
                 for (int64_t k = 0; k < W; ++k) {
@@ -316,64 +373,82 @@ template <class T> class Cell {
             }
             store(cross_squares.data() + j, sums);
         }
-    }
-
-    // The sums of rows of the kernel matrix: along the row from its first tile on, and down the columns of the rows above.
-    template <int N> INLINE void add_up(int64_t i, int64_t j, const Vec<T> (&tile)[ROWS][N], Vec<T> (&along)[ROWS]) const {
-        for (int v = 0; v < N; ++v) {
-            const int64_t column = j + v * W;
-            const Vec<T> counts = load(inside.data() + column);
-            Vec<T> down{};
-            for (int r = 0; r < ROWS; ++r) along[r] += tile[r][v] * counts, down += tile[r][v];
-            if (column >= i + ROWS) store(sums.data() + column, load(sums.data() + column) + down);
+        for (int64_t e = features / W * W; e < features; ++e) {
+            Vec<T> sums{};
+            for (int64_t j = 0; j < columns; j += W) sums += load(offsets.data() + e * offset_stride + j);
+            shift[e] = total<T>(sums);
         }
     }
 
-    template <int N> INLINE void subtract_rows_above(int64_t i, int64_t j, Vec<T> (&tile)[ROWS][N]) const {
+    // The sums of rows of the kernel matrix: along the row from the diagonal on, and down the columns of the rows above.
+    // Rows and columns past the last member become those of the identity.
+    INLINE void add_up(int64_t i, int64_t j, Vec<T> (&tile)[ROWS][1], Vec<T> (&along)[ROWS]) const {
+        const Vec<T> number = counted<T>(std::make_index_sequence<W>());
+        if (j + W > neighbors || i + ROWS > neighbors)
+            for (int r = 0; r < ROWS; ++r) tile[r][0] = (number < T(neighbors - j)) & (i + r < neighbors) ? tile[r][0] : Vec<T>{};
+        const Vec<T> past = number + T(j - i);
+        Vec<T> down{};
+        for (int r = 0; r < ROWS; ++r) along[r] += past >= 0 ? tile[r][0] : Vec<T>{}, down += tile[r][0];
+        store(sums.data() + j, load(sums.data() + j) + (past >= T(ROWS) ? down : Vec<T>{}));
+    }
+
+    template <int N> INLINE void subtract_rows_above(int64_t i, int64_t j) const {
+        T *out = matrix.data() + i * stride + j;
         for (int64_t k = 0; k < i; k += ROW_BLOCK) {
             Vec<T> sums[ROWS][N] = {};
             const T *above = matrix.data() + k * stride;
             product<T, N>(above + i, 1, stride, above + j, stride, std::min(ROW_BLOCK, i - k), sums);
             for (int r = 0; r < ROWS; ++r)
-                for (int v = 0; v < N; ++v) tile[r][v] -= sums[r][v];
+                for (int v = 0; v < N; ++v) sums[r][v] = load(out + r * stride + v * W) - sums[r][v];
+            put(out, sums);
         }
     }
 
-    template <int N>
-    INLINE void substitute_block(int64_t i, int64_t j, const T (&upper)[ROWS][ROWS], Vec<T> (&tile)[ROWS][N]) const {
+    template <int N> INLINE void substitute_block(int64_t i, int64_t j, const T (&upper)[ROWS][ROWS]) const {
+        T *out = matrix.data() + i * stride + j;
+        Vec<T> tile[ROWS][N];
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < N; ++v) {
+                tile[r][v] = load(out + r * stride + v * W);
                 for (int s = 0; s < r; ++s) tile[r][v] -= upper[s][r] * tile[s][v];
                 tile[r][v] *= inverse[i + r];
             }
-        put(matrix.data() + i * stride + j, tile);
+        put(out, tile);
     }
 
     // Not inlined: rare, and it would cost the loop around it its registers.
-    __attribute__((noinline)) void by_difference(int64_t i, int64_t j, Vec<T> &squared) const {
-        squared = Vec<T>{};
-        for (int64_t e = 0; e < features; ++e) {
+    __attribute__((noinline)) Vec<T> by_difference(int64_t i, int64_t j) const {
+        Vec<T> squared{};
+        for (int64_t k = 0; points && k < W && j + k < neighbors && i < neighbors; ++k)
+            squared[k] = distance(points + borrowed[i] * features, points + borrowed[j + k] * features);
+        for (int64_t e = 0; !points && e < features; ++e) {
             const T *row = (exact ? exact : offsets.data()) + e * offset_stride;
             const Vec<T> difference = load(row + j) - row[i];
             squared += difference * difference;
         }
+        return squared;
     }
 
-    // Cholesky of the block at (i, i), into `upper` and `inverse`. Rows past the last member become zero.
-    bool factor_diagonal(int64_t i, T (&upper)[ROWS][ROWS]) {
-        T block[ROWS][ROWS];
-        for (int r = 0; r < ROWS; ++r) std::copy_n(matrix.data() + (i + r) * stride + i, ROWS, block[r]);
+    // Cholesky of the block at (i, i), into `upper` and `inverse`.
+    // One division waits for another; the roots come last, all at a time.
+    INLINE bool factor_diagonal(int64_t i, T (&upper)[ROWS][ROWS]) {
+        typedef T Row __attribute__((vector_size(ROWS * sizeof(T))));
+        Row block[ROWS], pivots{};
+        for (int r = 0; r < ROWS; ++r) __builtin_memcpy(&block[r], matrix.data() + (i + r) * stride + i, sizeof(Row));
         for (int r = 0; r < ROWS; ++r) {
-            inverse[i + r] = 0;
-            if (i + r >= neighbors) continue;
-            const T pivot = block[r][r];
-            if (!(pivot > 0) || pivot == std::numeric_limits<T>::infinity()) return false;
-            inverse[i + r] = 1 / std::sqrt(pivot);
-            for (int s = r + 1; s < ROWS; ++s) upper[r][s] = block[r][s] * inverse[i + r];
-            for (int s = r + 1; s < ROWS; ++s)
-                for (int t = s; t < ROWS; ++t) block[s][t] -= upper[r][s] * upper[r][t];
+            const Row scaled = block[r] / block[r][r];
+            for (int s = r + 1; s < ROWS; ++s) block[s] -= scaled[s] * block[r];
+            pivots[r] = block[r][r];
         }
-        return true;
+        bool sound = true;
+        for (int r = 0; r < ROWS; ++r) sound &= pivots[r] > 0 && pivots[r] < std::numeric_limits<T>::infinity();
+        for (int r = 0; r < ROWS; ++r) pivots[r] = 1 / std::sqrt(pivots[r]);
+        __builtin_memcpy(inverse.data() + i, &pivots, sizeof(Row));
+        for (int r = 0; r < ROWS; ++r) {
+            block[r] *= pivots[r];
+            __builtin_memcpy(upper[r], &block[r], sizeof(Row));
+        }
+        return sound;
     }
 };
 

@@ -56,13 +56,14 @@ template <class T> class Dense {
         std::iota(members.begin(), members.begin() + N, 0);
         cell.gather(points.data(), members.data(), points.data());
         cell.center();
-        cell.gram();
+        cell.gram(0, cell.rows);
     }
 
     // A = U'U; false if it is not positive definite.
     bool factor() {
         gather();
-        return cell.factor(profile, at<T>(task.ridge, 0), task.ridge_neighbor);
+        cell.form(profile, at<T>(task.ridge, 0), task.ridge_neighbor);
+        return cell.factor(0);
     }
 
     // solution = A^-1 of the right-hand sides `from` (N, C), rows `step` apart, and after them of the probes.
@@ -322,7 +323,7 @@ template <class T> class DenseGradient : Dense<T> {
     // -(B alpha' + alpha B')_ij phi'(d_ij) / d_ij, all of it, and its row sums.
     void coefficients() {
         for (int64_t i = 0; i < cell.rows; i += ROWS)
-            tiles<T>(i / W * W, cell.columns, [&](auto n, int64_t j) {
+            cell.upper_tiles(i, [&](auto n, int64_t j) {
                 Vec<T> slopes[ROWS][n()], sums[ROWS][n()] = {};
                 cell.template pair_squares<n()>(i, j, slopes);
                 slope(&slopes[0][0], ROWS * n());

@@ -53,7 +53,7 @@ template <class T> class Gradient {
   private:
     void move_members(T *members) {
         cell.center();
-        cell.gram();
+        cell.gram(0, cell.rows);
         coefficients();
         const int64_t stride = cell.offset_stride;
         tiles<T>(0, cell.columns, [&](auto n, int64_t j) {
@@ -95,7 +95,7 @@ template <class T> class Gradient {
     // C_ij = -(w_i b_j + b_i w_j) phi'(d_ij) / d_ij, all of it, and its row sums.
     void coefficients() {
         for (int64_t i = 0; i < cell.rows; i += ROWS)
-            tiles<T>(i / W * W, cell.columns, [&](auto n, int64_t j) {
+            cell.upper_tiles(i, [&](auto n, int64_t j) {
                 Vec<T> tile[ROWS][n()];
                 cell.template pair_squares<n()>(i, j, tile);
                 slope(&tile[0][0], ROWS * n());

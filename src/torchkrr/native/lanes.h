@@ -46,14 +46,22 @@ template <class T> INLINE Vec<T> load(const T *p) {
 }
 template <class T> INLINE void store(T *p, Vec<T> v) { __builtin_memcpy(p, &v, sizeof v); }
 
+
+// As std::copy_n, without a call: most rows are short.
+template <class T, int PART = WIDTH<T>> INLINE void copy_row(const T *from, int64_t count, T *to) {
+    for (; count >= PART; count -= PART, from += PART, to += PART) __builtin_memcpy(to, from, PART * sizeof(T));
+    if constexpr (PART > 1) copy_row<T, PART / 2>(from, count, to);
+}
 template <class T> INLINE Vec<T> root(Vec<T> x) {
     for (int i = 0; i < WIDTH<T>; ++i) x[i] = std::sqrt(x[i]);
     return x;
 }
 template <class T> INLINE T total(Vec<T> x) {
-    T sum = 0;
-    for (int i = 0; i < WIDTH<T>; ++i) sum += x[i];
-    return sum;
+    T lanes[WIDTH<T>];
+    __builtin_memcpy(lanes, &x, sizeof x);
+    for (int half = WIDTH<T> / 2; half; half /= 2)
+        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    return lanes[0];
 }
 
 // A comparison as bits: that at lane * sizeof(T) tells of a lane. One instruction where there is one.
@@ -91,6 +99,8 @@ INLINE T squared_distance(const T *a, const T *b, int64_t count, const T *scales
     }
     return total<T>(sums) + rest;
 }
+
+template <class T, std::size_t... I> constexpr Vec<T> counted(std::index_sequence<I...>) { return Vec<T>{T(I)...}; }
 
 constexpr double inverse_factorial(int n) { return n < 2 ? 1.0 : inverse_factorial(n - 1) / n; }
 
@@ -169,6 +179,22 @@ template <class T, std::size_t START, std::size_t... I> INLINE Vec<T> interleave
 #else
     return __builtin_shuffle(a, b, typename Lanes<T>::I{I % 2 * sizeof...(I) + I / 2 + START...});
 #endif
+}
+// The totals of as many vectors: sums of two by turns, until all are in one. It changes the vectors.
+template <class T> INLINE void total_each(Vec<T> (&vectors)[ROWS], T (&totals)[ROWS]) {
+    constexpr int W = WIDTH<T>;
+    if constexpr (W < ROWS) {
+        for (int r = 0; r < ROWS; ++r) totals[r] = total<T>(vectors[r]);
+    } else {
+        constexpr auto lanes = std::make_index_sequence<W>();
+        for (int half = ROWS / 2; half; half /= 2)
+            for (int r = 0; r < half; ++r) {
+                const Vec<T> a = vectors[r], b = vectors[r + half];
+                vectors[r] = interleave<T, 0>(a, b, lanes) + interleave<T, W / 2>(a, b, lanes);
+            }
+        for (int r = 0; r < ROWS; ++r) totals[r] = vectors[0][r];
+        for (int k = ROWS; k < W; ++k) totals[k % ROWS] += vectors[0][k];
+    }
 }
 template <class T> INLINE void transpose(Vec<T> (&rows)[WIDTH<T>]) {
     constexpr int W = WIDTH<T>;

@@ -17,44 +17,47 @@ template <class T, bool SLOPE> struct Radial {
     Radial(int64_t kind, const double *shape) : kind(int(kind)), first(T(shape[0])), second(T(shape[1])) {}
 
     void operator()(V *v, int count) const {
+        visit([=](auto f) {
+            for (int i = 0; i < count; ++i) v[i] = f(v[i]);
+        });
+    }
+
+    // Calls g(f), f the function of one vector: a loop inside of g does not ask for the kernel again.
+    template <class G> void visit(G g) const {
         switch (kind) {
         case EXPONENTIAL:
-            return each(v, count, [](V s) {
+            return g([](V s) {
                 const V d = root<T>(s), e = exponential<T>(-d);
                 return SLOPE ? (s > 0 ? -e / d : V{}) : e;
             });
         case MATERN32:
-            return each(v, count, [](V s) {
+            return g([](V s) {
                 const V d = T(1.7320508075688772) * root<T>(s), e = exponential<T>(-d);
                 return SLOPE ? -3 * e : (1 + d) * e;
             });
         case MATERN52:
-            return each(v, count, [](V s) {
+            return g([](V s) {
                 const V d = T(2.2360679774997897) * root<T>(s), e = exponential<T>(-d);
                 return SLOPE ? T(-5.0 / 3) * (1 + d) * e : (1 + d + d * d * T(1.0 / 3)) * e;
             });
         case GAUSSIAN:
-            return each(v, count, [](V s) { return T(SLOPE ? -1 : 1) * exponential<T>(T(-0.5) * s); });
+            return g([](V s) { return T(SLOPE ? -1 : 1) * exponential<T>(T(-0.5) * s); });
         case RATIONAL_QUADRATIC:
-            return each(v, count, [alpha = first](V s) {
+            return g([alpha = first](V s) {
                 const T exponent = SLOPE ? -alpha - 1 : -alpha;
                 return T(SLOPE ? -1 : 1) * exponential<T>(exponent * log_one_plus<T>(s / (2 * alpha)));
             });
         case INVERSE_MULTIQUADRIC:
-            return each(v, count, [](V s) {
+            return g([](V s) {
                 const V inverse = 1 / root<T>(1 + s);
                 return SLOPE ? -inverse * inverse * inverse : inverse;
             });
         default:
-            return each(v, count, [this](V s) { return wendland(s); });
+            return g([this](V s) { return wendland(s); });
         }
     }
 
   private:
-    template <class F> static INLINE void each(V *v, int count, F f) {
-        for (int i = 0; i < count; ++i) v[i] = f(v[i]);
-    }
-
     V wendland(V s) const {
         const int smoothness = int(second);
         const T n = first;

@@ -26,6 +26,7 @@ template <class T> class Solver {
     const Judge<T> judge;
     const int64_t probes;    // right-hand sides of random numbers
     const int64_t mixtures;  // of outputs, or as many as there are: right-hand sides where `whole` is not
+    const Cell<T> *const all;  // centers with their inner products, or null
     Cell<T> cell;
     Buffer<T> kernel, inner, sums;
     Buffer<T> random, low, high;          // [row][probe]; [side] range of the values
@@ -43,11 +44,11 @@ template <class T> class Solver {
     int64_t heads_for(int64_t queries) const { return queries + (task.trend ? 1 : 0) + probes; }
 
   public:
-    explicit Solver(const Task &task)
+    explicit Solver(const Task &task, const Cell<T> *all)
         : task(task), M(task.neighbors), C(task.outputs), whole(task.adjoint || task.path), profile(task.profile, task.shape),
           judge{task.limits}, probes(judge.wants_inverse() ? PROBES : 0),
           mixtures(whole || !judge.wants(MEAN) ? 0 : mixed(task, heads_for(task.starts ? GROUP : 1))),
-          cell(M, task.features, heads_for(task.starts ? GROUP : 1) + (whole ? C : mixtures), task.log_scales, task.scale_step),
+          all(all), cell(M, task.features, heads_for(task.starts ? GROUP : 1) + (whole ? C : mixtures), task.log_scales, task.scale_step),
           kernel(cell.columns), inner(M), sums(2 * C), random(M * PROBES), low(cell.width), high(cell.width), mixing(mixtures * C), shifts(mixtures),
           inverse_rows(task.path ? cell.rows * cell.columns : 0), ones_rows(task.path && task.trend ? cell.rows * cell.columns : 0),
           running(cell.columns), lengths(task.path ? 5 * M : 3 * cell.width), steps(task.path ? M : 0) {
@@ -71,7 +72,9 @@ template <class T> class Solver {
         const T *centers = at<T>(task.centers, 0);
         // A factor that serves several queries must not be rounded by how far away one of them is.
         const bool shared = task.starts || task.cache;
-        cell.gather(centers, members, shared ? centers + members[0] * task.features : at<T>(task.query, queries[0] * task.features));
+        const T *origin = shared ? centers + members[0] * task.features : at<T>(task.query, queries[0] * task.features);
+        const bool borrowed = all && cell.borrow(*all, centers, members, origin);
+        if (!borrowed) cell.gather(centers, members, origin);
         for (int64_t k = 0; k < count; ++k) {
             const T *query = at<T>(task.query, queries[k] * task.features);
             if (shared) {
@@ -94,15 +97,14 @@ template <class T> class Solver {
             if (task.trend) side[count] = 1;
             for (int64_t p = 0; p < probes; ++p) side[heads - probes + p] = random[i * PROBES + p];
             const T *values = at<T>(task.values, members[i] * C);
-            if (whole || mixtures == C) std::copy_n(values, C, side + heads);
+            if (whole || mixtures == C) copy_row(values, C, side + heads);
             else if (mixtures) mix(values, side + heads);
         }
         for (int64_t i = M; i < cell.rows; ++i) std::fill_n(cell.side(i), cell.width, T(0));
         if (judge.wants(MEAN) && !task.path) find_ranges(heads, sides);
         const T *ridge = at<T>(task.ridge, c * task.ridge_cell);
-        const bool sound = cell.finite(centers, members) && factor(members, ridge);
+        const bool sound = cell.finite(centers, members) && factor(members, ridge, sides, borrowed);
         if (sound) {
-            cell.substitute(sides);
             if (!task.path) {
                 cell.back_substitute(whole && !task.adjoint ? heads : sides);
                 gather_evidence(count, heads, sides);
@@ -206,8 +208,8 @@ template <class T> class Solver {
         return in_order.data();
     }
 
-    // Factors the cell that was gathered, or finds its factor in the cache.
-    bool factor(const int64_t *members, const T *ridge) {
+    // Factors the cell that was gathered, or finds its factor in the cache; applies U'^-1 to the right-hand sides.
+    bool factor(const int64_t *members, const T *ridge, int64_t sides, bool borrowed) {
         auto *cache = static_cast<FactorCache *>(task.cache);
         FactorCache::Key key;
         if (cache) {
@@ -217,12 +219,16 @@ template <class T> class Solver {
             std::memcpy(&key.back(), ridge, sizeof(T));
             if (const auto kept = cache->get(key)) {
                 cell.restore(*kept);
+                cell.substitute(sides);
                 return true;
             }
         }
-        cell.center();
-        cell.gram();
-        const bool sound = cell.factor(profile, ridge, task.ridge_neighbor);
+        if (!borrowed) {
+            cell.center();
+            cell.gram(0, cell.rows);
+        }
+        cell.form(profile, ridge, task.ridge_neighbor);
+        const bool sound = cell.factor(sides);
         if (cache && sound) {
             try {
                 cache->put(key, std::make_shared<const std::vector<char>>(cell.saved()));

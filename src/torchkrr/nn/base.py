@@ -41,6 +41,7 @@ from ..neighbors.base import Rows, evenly_spaced_rows, kept_rows
 
 SAMPLE_ROWS = 64
 SMALL = 1 << 12  # tensors of at most so many numbers are compared as a whole
+ALONE = 1 << 15  # numbers that torch reads on one thread; to wake others takes longer than the whole sample
 PLAIN = (int, float, str, tuple)
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))  # every module has them, and no kernel computes with them
 
@@ -75,7 +76,11 @@ class _TensorMark(NamedTuple):
         sample = self.sample
         if (tensor.shape, tensor.dtype, tensor.device) != (self.shape, sample.dtype, sample.device):
             return False
-        return torch.equal(tensor.detach() if self.rows is None else tensor.detach().index_select(0, self.rows), sample)
+        if self.rows is None:
+            return torch.equal(tensor.detach(), sample)
+        size = max(1, ALONE // sample[0].numel())
+        parts = zip(self.rows.split(size), sample.split(size), strict=True)
+        return all(torch.equal(tensor.detach().index_select(0, rows), part) for rows, part in parts)
 
 
 class Fingerprint:
