@@ -44,7 +44,7 @@ __all__ = [
     "tune",
     "tuning",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES_OF_NAMES = {
     **dict.fromkeys(("calibrate", "learn_metric", "select", "tune"), "tuning"),

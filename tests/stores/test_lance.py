@@ -46,6 +46,18 @@ def test_an_index_finds_most_neighbors_and_their_distances_are_exact(folder, kin
     np.testing.assert_array_equal(mine.search(QUERY, 30).ids, rows[neighbors.nearest(QUERY, POINTS[rows], 20)])
 
 
+def test_metadata_whose_rows_are_still_to_come_are_of_no_table_yet(tmp_path):
+    kernel = kernels.Exponential(2.0)
+    stores.LanceStore(tmp_path, "rows", kernel=kernel).add(POINTS[:5], VALUES[:5])
+    lancedb.connect(tmp_path).drop_table("rows")  # as of a process that is just making it
+    with pytest.raises(StoreError, match="There is no table 'rows'"):
+        stores.LanceStore(tmp_path, "rows")
+    store = stores.LanceStore(tmp_path, "rows", kernel=kernel)
+    assert len(store) == 0
+    store.add(POINTS[:7], VALUES[:7])
+    assert len(store) == 7
+
+
 def test_rows_that_come_after_the_index_are_found(folder, tmp_path):
     store = stores.LanceStore(tmp_path, kernel=kernels.Exponential(2.0))
     store.add(POINTS, VALUES, np.arange(2000))
@@ -130,7 +142,7 @@ def test_a_table_that_is_not_as_its_metadata_says_is_named(tmp_path):
     with pytest.raises(StoreError, match="lacks its columns"):
         stores.LanceStore(tmp_path)
     base.drop_table("torchkrr")
-    with pytest.raises(StoreError, match="was not found"):
+    with pytest.raises(StoreError, match="There is no table"):
         stores.LanceStore(tmp_path)
 
 

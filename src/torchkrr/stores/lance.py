@@ -134,12 +134,14 @@ class LanceStore(Store):
         def create() -> None:
             name, kinds = self.table + NOTES, self._arrow.schema([("part", "string"), ("content", "binary")])
             self._base.create_table(name, schema=kinds, exist_ok=True)
-            if self._read("store") is None:
+            if self._noted("store") is None:
                 row = self._arrow.table([["store"], [self._note_of(layout)]], schema=kinds)
                 self._base.open_table(name).merge_insert("part").when_not_matched_insert_all().execute(row)
 
         self._run(create)
-        if self._look() != layout:
+        content = self._run(lambda: self._noted("store"))
+        assert content is not None
+        if self._take(content) != layout:
             raise StoreError(f"Another process has just made the table {self.table!r}, with other rows. Add them again.")
         self._run(lambda: self._base.create_table(self.table, schema=self._schema(layout), exist_ok=True))
 
@@ -161,17 +163,23 @@ class LanceStore(Store):
         return found["id"].to_pylist()  # type: ignore[no-any-return]
 
     def _read(self, name: str) -> bytes | None:
-        def read() -> bytes | None:
-            try:
-                table = self._base.open_table(self.table + NOTES)
-            except ValueError as error:
-                if "not found" in str(error):
-                    return None
-                raise
-            found = table.search().where(self._expr.col("part") == self._expr.lit(name)).limit(1).to_arrow()
-            return found["content"][0].as_py() if len(found) else None
+        # Metadata without a table of rows: another process is just making that.
+        return self._run(lambda: None if self._opened(self.table) is None else self._noted(name))
 
-        return self._run(read)
+    def _noted(self, name: str) -> bytes | None:
+        table = self._opened(self.table + NOTES)
+        if table is None:
+            return None
+        found = table.search().where(self._expr.col("part") == self._expr.lit(name)).limit(1).to_arrow()
+        return found["content"][0].as_py() if len(found) else None
+
+    def _opened(self, name: str) -> Any:
+        try:
+            return self._base.open_table(name)
+        except ValueError as error:
+            if "not found" in str(error):
+                return None
+            raise
 
     def _write(self, name: str, content: bytes) -> None:
         self.layout  # noqa: B018 - an error if there is none
