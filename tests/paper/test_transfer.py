@@ -10,6 +10,7 @@ def test_smoke(tmp_path, capsys):
     assert (tmp_path / "transfer-smoke" / "figure.png").exists()
 
 
-def test_missing_weights_are_told(tmp_path, capsys):
+def test_missing_weights_are_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(transfer.SETTINGS["transfer-cifar10"], "dataset", "digits")  # which need no download
     assert transfer.main(["--weights", str(tmp_path), "--out", str(tmp_path)]) == 1
     assert "tf_efficientnet_lite0.imagenet.safetensors" in capsys.readouterr().err
