@@ -58,7 +58,9 @@ class Request(NamedTuple):
 
     def each(self, function: Callable[[S], T], items: Sequence[S], name: str) -> list[T]:
         """`function` of every item, several at a time, each on one thread: small matrices gain nothing from two."""
-        found = map_in_order(torch.no_grad()(function), items, torch.device("cpu"), self.workers)
+        # Three on two cores go at once: in turns, the third would keep one core alone.
+        workers = len(items) if self.workers < len(items) < 2 * self.workers else self.workers
+        found = map_in_order(torch.no_grad()(function), items, torch.device("cpu"), workers)
         return list(tqdm(found, name, len(items), disable=not self.progress))
 
 

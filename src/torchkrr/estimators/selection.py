@@ -72,7 +72,7 @@ DENSE_SCREEN_ROWS = 300
 DENSE_RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 DENSE_RIDGE_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)
 # Lengthscales are learned on so many rows, with so many evaluations of the loss, where there are more than the last.
-DENSE_PATCHES = ((600, 13, 0), (700, 12, 1000))
+DENSE_PATCHES = ((460, 11, 0), (450, 4, 700), (700, 8, 1000))
 DEFAULT_RIDGE = 1e-2
 ROWS_PER_FEATURE = 3
 LEAST_SHARE = 0.05
@@ -83,8 +83,9 @@ LOCAL_RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 LOCAL_RIDGE_FACTORS = (0.1, 0.3, 1.0, 3.0)
 FIRST_SAMPLES, LOCAL_SAMPLES = 400, 1000  # rows left out to compare kernels, and to settle the best
 NEIGHBORS = (10, 20, 50, 100, 200)  # more cost more than a prediction may
+SEARCHED_AT = 100  # neighbors at most, while lengthscales and ridges are searched
 RANDOM_EVALUATIONS, NEAR_EVALUATIONS, NEAR_ROUNDS = 15, 12, 2
-REFINE_STEPS, REFINE_SECONDS = 200, 15.0
+REFINE_STEPS, REFINE_SECONDS = 140, 15.0
 REFINE_RIDGE = 1e-4  # to start from: a smaller one hardly has a gradient
 NEARLY = 0.01  # of the loss: what fewer neighbors or columns may cost
 NEGLIGIBLE = (0.01, 0.001, 0.0001)  # shares of the mean squared distance that are tried to do without, largest first
@@ -405,9 +406,10 @@ def choose_local(centers: Centers, request: Request) -> tuple[tuple[Member, ...]
             progress=request.progress,
         )
         ridges = request.ridges(LOCAL_RIDGE_FACTORS, learned.ridge)
-        finer = select_mapped(best.mapped, values, learned.kernel, FACTORS, ridges, request)
-        if finer.score <= best.selection.score or request.metric == "linear":
-            best = best._replace(selection=finer)
+        found = select_mapped(best.mapped, values, learned.kernel, FACTORS, ridges, request, most=SEARCHED_AT)
+        finer = _settled(best._replace(selection=found), values, request)
+        if finer.selection.score <= best.selection.score or request.metric == "linear":
+            best = finer
     best = without_idle_columns(values, best, request)
     ridge, count = best.selection.ridge, request.num_neighbors
     if count is None:  # the least number that is nearly as good as the best: time grows with its square at least
@@ -428,7 +430,7 @@ def _local_candidate(name: str, centers: Centers, values: Tensor, request: Reque
     few = random_patch(many._replace(groups=torch.zeros_like(groups)), LOCAL_SCREEN_ROWS, generator)
     fit = try_around(few, first_log(embedded), FIRST_FACTORS, request.ridges(LOCAL_RIDGES))
     kernel, ridges = profile(fit.logs[0].exp()), request.ridges(LOCAL_RIDGE_FACTORS, fit.ridge)
-    best = select_mapped(mapped, values, kernel, FACTORS, ridges, request, FIRST_SAMPLES)
+    best = select_mapped(mapped, values, kernel, FACTORS, ridges, request, FIRST_SAMPLES, SEARCHED_AT)
     if learn and request.metric != "linear":
         logs = fit.logs.expand(int(groups.max()) + 1)
         patch = random_patch(many, LOCAL_SCREEN_ROWS, generator)
@@ -438,7 +440,7 @@ def _local_candidate(name: str, centers: Centers, values: Tensor, request: Reque
             counted = len(patches[0].embedded) // 2  # the inner rows, which have neighbors all around
             logs, ridge = learn_lengthscales(patches, logs, ridge, evaluations=NEAR_EVALUATIONS, counted=counted)
         kernel, ridges = profile(logs.exp()[groups]), request.ridges(LOCAL_RIDGE_FACTORS, ridge)
-        learned = select_mapped(mapped, values, kernel, FACTORS, ridges, request, FIRST_SAMPLES)
+        learned = select_mapped(mapped, values, kernel, FACTORS, ridges, request, FIRST_SAMPLES, SEARCHED_AT)
         best = learned if learned.score <= best.score or request.metric == "ard" else best
     return LocalChoice(best, transform, mapped)
 
@@ -479,10 +481,11 @@ def select_mapped(
     ridges: tuple[float, ...],
     request: Request,
     num_samples: int = LOCAL_SAMPLES,
+    most: int = max(NEIGHBORS),
 ) -> Selection:
     rows = len(points)
     if request.num_neighbors is None:  # those that other rows can fill, and all other rows if they are fewer than the most
-        counts = sorted({*(count for count in NEIGHBORS if count < rows), min(max(NEIGHBORS), max(1, rows - 1))})
+        counts = sorted({*(count for count in NEIGHBORS if count < min(rows, most)), min(most, max(1, rows - 1))})
     else:
         counts = [min(request.num_neighbors, rows - 1)]
     return select(
