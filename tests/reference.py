@@ -45,6 +45,30 @@ def inverse_multiquadric(d: np.ndarray) -> np.ndarray:
     return 1 / np.sqrt(1 + d**2)
 
 
+def inverse_quadratic(d: np.ndarray) -> np.ndarray:
+    return 1 / (1 + d**2)
+
+
+def linear(d: np.ndarray) -> np.ndarray:
+    return -d
+
+
+def thin_plate_spline(d: np.ndarray) -> np.ndarray:
+    return np.where(d > 0, d**2 * np.log(np.where(d > 0, d, 1.0)), 0.0)
+
+
+def cubic(d: np.ndarray) -> np.ndarray:
+    return d**3
+
+
+def quintic(d: np.ndarray) -> np.ndarray:
+    return -(d**5)
+
+
+def multiquadric(d: np.ndarray) -> np.ndarray:
+    return -np.sqrt(1 + d**2)
+
+
 def wendland(d: np.ndarray, dimension: int = 3, smoothness: int = 1) -> np.ndarray:
     return np.where(d < 1, wendland_polynomial(dimension, smoothness)(np.minimum(d, 1.0)), 0.0)
 
@@ -67,6 +91,13 @@ PROFILES: dict[str, Callable[..., np.ndarray]] = {
     "RationalQuadratic": rational_quadratic,
     "InverseMultiquadric": inverse_multiquadric,
     "Wendland": wendland,
+}
+CONDITIONAL: dict[str, Profile] = {  # they need a trend
+    "Linear": linear,
+    "ThinPlateSpline": thin_plate_spline,
+    "Cubic": cubic,
+    "Quintic": quintic,
+    "Multiquadric": multiquadric,
 }
 
 

@@ -37,7 +37,7 @@ from .dense import DenseProblem
 from .dense import mean as dense_mean_by_torch
 from .options import Normalize, SolveOptions
 
-PROFILES = {kind: number for number, kind in enumerate(BY_NAME.values())}  # numbered as in profile.h
+PROFILES = {kind: number for number, kind in enumerate(list(BY_NAME.values())[:7])}  # numbered as in profile.h
 NUMPY_TYPES = {torch.float32: numpy.float32, torch.float64: numpy.float64}
 # Floating-point operations, per query, that sharing has to save to be worth its bookkeeping.
 WORTHWHILE = 1e5
