@@ -5,7 +5,7 @@ import torch
 
 from torchkrr import kernels
 from torchkrr.errors import InputError
-from torchkrr.kernels import BY_NAME, PLAIN_NAMES, kernel_class, kernel_from_name, name_of_kernel
+from torchkrr.kernels.names import BY_NAME, PLAIN_NAMES, kernel_class, kernel_from_name, name_of_kernel
 
 
 def test_every_kernel_has_a_name():

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..distances import safe_sqrt
-from ..kernels import profile_gradient
+from ..kernels.base import profile_gradient
 from .cells import (
     LocalProblem,
     Neighborhoods,

@@ -28,7 +28,8 @@ from torch import Tensor
 from .. import native
 from .._checks import check_finite
 from .._tensors import is_plain, needs_gradient, working_dtype
-from ..kernels import BY_NAME, Exponential, Kernel, RationalQuadratic, Wendland, check_kernel
+from ..kernels import Exponential, Kernel, RationalQuadratic, Wendland
+from ..kernels.names import BY_NAME, check_kernel
 from ..native import NAMES, Task
 from . import trust
 from .backward import Saved

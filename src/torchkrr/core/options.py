@@ -21,7 +21,8 @@ from .._checks import (
     check_same_rows,
 )
 from .._tensors import State, state_of
-from ..kernels import Kernel, check_kernel
+from ..kernels import Kernel
+from ..kernels.names import check_kernel
 from ..native import Backend
 from .trust import NO_LIMITS, Limits
 

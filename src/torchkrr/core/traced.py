@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from .._tensors import WithoutDerivative, as_double, working_dtype
-from ..kernels import kernel_from_name, name_of_kernel, with_profile
+from ..kernels.base import with_profile
+from ..kernels.names import kernel_from_name, name_of_kernel
 from . import dense, local
 from .cells import LocalProblem
 from .dense import DenseKind

@@ -1,8 +1,8 @@
 """Kernels: a radial profile on an embedding."""
 
-from .base import Kernel, profile_gradient, with_profile
+from .base import Kernel
 from .conditional import Cubic, Linear, Multiquadric, Quintic, ThinPlateSpline
-from .names import BY_NAME, PLAIN_NAMES, check_kernel, default_kernel, kernel_class, kernel_from_name, name_of_kernel
+from .names import default_kernel
 from .positive import (
     Exponential,
     Gaussian,

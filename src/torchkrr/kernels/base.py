@@ -3,8 +3,8 @@ r"""Kernels: a radial profile on an embedding.
 $$ k(a, b) = \varphi\bigl(|e(a) - e(b)|\bigr), \qquad e(x) = S(x) / \ell $$
 
 `embed` is $e$: the normalizing map $S$ (`input_transform`), then the lengthscale $\ell$. `profile` is $\varphi$, with
-$\varphi(0) = 1$ where it is positive definite. Everything else in the library sees only embedded points and a profile, so a kernel of your own is a
-subclass with one method:
+$\varphi(0) = 1$ where it is positive definite. Everything else in the library sees only embedded points and a profile, so a
+kernel of your own is a subclass with one method:
 
     class Cauchy(Kernel):
         def profile(self, distance):
@@ -12,8 +12,9 @@ subclass with one method:
 
 Its slope is then found by autograd. Tensors that `profile` computes with must be registered, as Parameters or buffers.
 
-A kernel of `order` zero is positive definite. One of order $m$ is conditionally positive definite: $c^\top k(x, x)\,c > 0$ only
-for coefficients $c$ that annihilate all polynomials of degree below $m$, so that it needs a trend of degree $m - 1$ or more.
+A kernel of `order` zero is positive definite. One of order $m$ is conditionally positive definite: $c^\top k(x, x)\,c > 0$
+only for coefficients $c$ that annihilate all polynomials of degree below $m$, so that it needs a trend of degree $m - 1$ or
+more.
 """
 
 from __future__ import annotations

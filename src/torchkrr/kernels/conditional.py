@@ -1,7 +1,7 @@
 r"""Conditionally positive definite kernels: they need a polynomial trend.
 
-A kernel of order $m$ has $c^\top k(x, x)\,c > 0$ for all coefficients $c \ne 0$ that annihilate the polynomials of degree below
-$m$ at the points $x$. With a trend of degree $m - 1$ or more its systems have one solution; with less, an error says so.
+A kernel of order $m$ has $c^\top k(x, x)\,c > 0$ for all coefficients $c \ne 0$ that annihilate the polynomials of degree
+below $m$ at the points $x$. With a trend of degree $m - 1$ or more its systems have one solution; with less, an error says so.
 
 Their signs are those that make them positive in this sense. None decays: far from the centers a prediction follows the trend
 and the growth of the kernel. The power function has the unit of the kernel, and is not bounded by one.

@@ -36,7 +36,8 @@ from .._tensors import State, any_requires_grad, state_of, working_dtype
 from ..core.expansion import Points
 from ..core.options import LayerOptions, OnSingular, Trend
 from ..errors import InputError, ShapeError
-from ..kernels import Kernel, check_kernel, default_kernel
+from ..kernels import Kernel, default_kernel
+from ..kernels.names import check_kernel
 from ..neighbors.base import Rows, evenly_spaced_rows, kept_rows
 
 SAMPLE_ROWS = 64
