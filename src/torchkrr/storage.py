@@ -130,7 +130,8 @@ def _layer_from(stored: Stored) -> Any:
     if "ridge" in tensors:
         ridge = torch.nn.Parameter(tensors["ridge"]) if "ridge" in learned else tensors.pop("ridge")
     kernel = _unfilled_kernel(plain["kernel"])
-    layer = kind(tensors["centers"], tensors["values"], kernel=kernel, ridge=ridge)
+    trend = plain["choices"].get("trend")  # which the kernel may need
+    layer = kind(tensors["centers"], tensors["values"], kernel=kernel, ridge=ridge, trend=trend)
     for name, choice in plain["choices"].items():
         setattr(layer, name, choice)
     if plain["index"]:

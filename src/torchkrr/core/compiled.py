@@ -99,6 +99,8 @@ def local_obstacle(problem: LocalProblem, options: SolveOptions, learned: Sequen
         return f"it has no profile for {name}"
     if learned:
         return f"it has no gradient for what {name} learns in its profile"
+    if options.bordered:
+        return "it has no trend but a constant on a positive definite kernel"
     if options.fade or options.normalize:
         return f"it has no {'fade' if options.fade else 'normalize'}"
     if not is_plain(*problem[:4], *numbers_of_profile(options.kernel)):
@@ -158,7 +160,7 @@ def local_forward(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor,
     mean, power_squared = new(count, *steps, outputs), new(count, *steps)
     weights = new(count, neighbors if kind == "weights" or saves else 0)
     adjoint = new(count, neighbors, outputs) if saves else new(count, 0)
-    constant = new(count, outputs if kind == "coefficients" and options.trend else 0)
+    constant = new(count, outputs if kind == "coefficients" and options.trend is not None else 0)
     resolved = torch.empty(count, *steps, dtype=torch.bool)
     results = {"power": power_squared, "weights": weights, "adjoint": adjoint, "multiples": constant, "resolved": resolved}
     if kind in ("mean", "path"):
@@ -166,7 +168,7 @@ def local_forward(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor,
     _run_local("solve", problem, options, results, shared, options.cache if factor_only else None)
     nothing = new(count, 0)
     if kind == "coefficients":
-        constant = constant if options.trend else mean.zero_()
+        constant = constant if options.trend is not None else mean.zero_()
         return torch.cat((adjoint, constant.unsqueeze(-2)), dim=-2), power_squared, resolved, *[nothing] * 4
     if kind == "weights":
         first = weights if shared is None else weights.gather(1, shared.ranks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, TypeVar
@@ -21,16 +22,18 @@ from .._checks import (
     check_same_rows,
 )
 from .._tensors import State, state_of
+from ..errors import InputError
 from ..kernels import Kernel
 from ..kernels.names import check_kernel
 from ..native import Backend
 from .trust import NO_LIMITS, Limits
 
-Trend = Literal["constant"] | None
+Trend = Literal["constant", "linear"] | int | None
 Normalize = Literal["cell"] | None
 OnSingular = Literal["warn", "raise"]
 Kind = Literal["mean", "weights", "path", "coefficients"]
 Function = TypeVar("Function", bound=Callable[..., Any])
+DEGREES = {"constant": 0, "linear": 1}  # of the trends with names
 
 
 class DenseOptions(TypedDict, total=False):
@@ -88,6 +91,28 @@ def with_options_of(owner: Callable[..., Any]) -> Callable[[Function], Function]
     return decorate
 
 
+def degree_of(trend: Trend) -> int:
+    """The degree of a trend that has been checked, -1 for none."""
+    if trend is None:
+        return -1
+    return DEGREES[trend] if isinstance(trend, str) else trend
+
+
+def check_trend(trend: Any, kernel: Kernel | None = None) -> None:
+    """None, a name or a degree; one that the kernel, if given, can do with."""
+    named = trend is None or (isinstance(trend, str) and trend in DEGREES)
+    if not named and (isinstance(trend, bool) or not isinstance(trend, numbers.Integral) or trend < 0):
+        names = ", ".join(map(repr, (None, *DEGREES)))
+        raise InputError(f"trend must be one of {names}, or the degree of a polynomial (0, 1, 2, ...), got {trend!r}.")
+    if kernel is not None and kernel.order > degree_of(trend) + 1:
+        needed = kernel.order - 1
+        name = {degree: repr(name) for name, degree in DEGREES.items()}.get(needed, str(needed))
+        raise InputError(
+            f"{type(kernel).__name__} is conditionally positive definite of order {kernel.order}: it needs a trend of "
+            f"degree {needed} or more, got trend={trend!r}. Use trend={name}."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class SolveOptions:
     """Options of a local or dense problem, the same for every query of a call.
@@ -103,6 +128,8 @@ class SolveOptions:
     on_singular: OnSingular = "warn"
     backend: Backend = "auto"
     # Set inside the core.
+    undetermined: Any = None  # a list that gets an entry where float64 finds cells that do not determine their trend
+    precision: float = 0.0  # relative rounding of the points as they were given
     kind: Kind = "mean"
     differentiated: bool = False  # whether a backward pass may follow
     limits: Limits = NO_LIMITS  # what counts as resolved
@@ -112,11 +139,21 @@ class SolveOptions:
     log_scale: Tensor | None = None  # what the fused solver divides points by, as logarithms; without, they are embedded
     plain_steps: bool = False  # only steps that autograd and torch.func can follow
 
+    @property
+    def degree(self) -> int:
+        """Of the trend: -1 for none."""
+        return degree_of(self.trend)
+
+    @property
+    def bordered(self) -> bool:
+        """Whether the trend is one for `tails`: anything but a constant on a positive definite kernel."""
+        return self.trend is not None and (self.kernel.order > 0 or degree_of(self.trend) > 0)
+
     def check(self, num_centers: int) -> SolveOptions:
         """Raise an error that names what is wrong, or return the options."""
         check_kernel(self.kernel)
         check_ridge(self.ridge, num_centers)
-        check_choice("trend", self.trend, (None, "constant"))
+        check_trend(self.trend, self.kernel)
         check_choice("normalize", self.normalize, (None, "cell"))
         check_choice("on_singular", self.on_singular, ("warn", "raise"))
         check_choice("backend", self.backend, ("auto", "fused", "torch"))

@@ -105,6 +105,10 @@ class Kernel(nn.Module):
         r"""$\varphi(d)$, elementwise; $\varphi(0)$ is `at_zero`, one unless a subclass says otherwise."""
         raise NotImplementedError
 
+    def unit(self, radius: Tensor) -> Tensor:
+        """How large the kernel is among points this far apart: what a ridge and rounding errors are measured by."""
+        return torch.ones_like(radius)
+
     def slope(self, distance: Tensor) -> Tensor:
         r"""$\varphi'(d)$; at zero its limit from the right."""
         value, pull = torch.func.vjp(self.profile, distance)  # type: ignore[misc]

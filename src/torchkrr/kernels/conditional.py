@@ -1,7 +1,8 @@
 r"""Conditionally positive definite kernels: they need a polynomial trend.
 
 A kernel of order $m$ has $c^\top k(x, x)\,c > 0$ for all coefficients $c \ne 0$ that annihilate the polynomials of degree
-below $m$ at the points $x$. With a trend of degree $m - 1$ or more its systems have one solution; with less, an error says so.
+below $m$ at the points $x$. With a trend of degree $m - 1$ or more its systems have one solution; with less, an error says
+so.
 
 Their signs are those that make them positive in this sense. None decays: far from the centers a prediction follows the trend
 and the growth of the kernel. The power function has the unit of the kernel, and is not bounded by one.
@@ -29,6 +30,9 @@ class Linear(Kernel):
     def profile(self, distance: Tensor) -> Tensor:
         return -distance
 
+    def unit(self, radius: Tensor) -> Tensor:
+        return radius
+
     def slope(self, distance: Tensor) -> Tensor:
         return -torch.ones_like(distance)
 
@@ -48,6 +52,9 @@ class ThinPlateSpline(Kernel):
 
     def profile(self, distance: Tensor) -> Tensor:
         return distance.square() * _log(distance)
+
+    def unit(self, radius: Tensor) -> Tensor:
+        return radius.square()
 
     def slope(self, distance: Tensor) -> Tensor:
         return distance * (1 + 2 * _log(distance))
@@ -71,6 +78,9 @@ class Cubic(SmoothKernel):
     def profile(self, distance: Tensor) -> Tensor:
         return distance.pow(3)
 
+    def unit(self, radius: Tensor) -> Tensor:
+        return radius.pow(3)
+
     def slope_over_distance(self, distance: Tensor) -> Tensor:
         return 3 * distance
 
@@ -89,6 +99,9 @@ class Quintic(SmoothKernel):
     def profile(self, distance: Tensor) -> Tensor:
         return -distance.pow(5)
 
+    def unit(self, radius: Tensor) -> Tensor:
+        return radius.pow(5)
+
     def slope_over_distance(self, distance: Tensor) -> Tensor:
         return -5 * distance.pow(3)
 
@@ -106,6 +119,9 @@ class Multiquadric(SmoothKernel):
 
     def profile(self, distance: Tensor) -> Tensor:
         return -torch.sqrt(1 + distance.square())
+
+    def unit(self, radius: Tensor) -> Tensor:
+        return torch.sqrt(1 + radius.square())
 
     def slope_over_distance(self, distance: Tensor) -> Tensor:
         return -torch.rsqrt(1 + distance.square())

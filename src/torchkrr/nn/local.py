@@ -12,7 +12,7 @@ from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._tensors import full_precision
 from ..core.compiled import FactorCache
 from ..core.local import solve_local
-from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
+from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend, check_trend
 from ..distances import safe_sqrt
 from ..errors import BackendError, InputError
 from ..functional.left_out import LeftOut, local_leave_one_out
@@ -190,7 +190,7 @@ class LocalKernelRidge(ClassLayer):
 
     def _options(self, fade: bool) -> SolveOptions:
         check_ridge(self.ridge)
-        check_choice("trend", self.trend, (None, "constant"))
+        check_trend(self.trend, self.kernel)
         return SolveOptions(self.kernel, self.ridge, self.trend, fade, self.normalize, self.on_singular, self.backend)
 
     def _traced_neighbors(self, query: Tensor, centers: Tensor, count: int) -> Tensor:
