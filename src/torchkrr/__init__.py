@@ -1,9 +1,9 @@
 """Differentiable kernel ridge regression for PyTorch: a lazy head that needs no training.
 
-Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`, `transforms`,
-`neighbors`, `tuning` (what is chosen from the data), `losses`, `models` (networks that end in a kernel),
-`estimators` (scikit-learn's vocabulary), `vision` (images to features), `text` (sentences to embeddings),
-`distributed` (centers spread over processes), `stores` (rows in a database), `errors`.
+Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`, `transforms`, `neighbors`, `tuning` (what
+is chosen from the data), `losses`, `models` (networks that end in a kernel), `estimators` (scikit-learn's vocabulary),
+`interpolate` (scipy's `RBFInterpolator`), `vision` (images to features), `text` (sentences to embeddings), `distributed`
+(centers spread over processes), `stores` (rows in a database), `errors`.
 """
 
 import importlib
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from . import distributed as distributed
     from . import errors, functional, kernels, losses, models, neighbors, nn, transforms, tuning
     from . import estimators as estimators
+    from . import interpolate as interpolate
     from . import stores as stores
     from . import text as text
     from . import vision as vision
@@ -59,7 +60,7 @@ def __getattr__(name: str) -> object:
     """Import a name on first use, so that the command line and its help start without torch."""
     if name in _MODULES_OF_NAMES:
         value = getattr(importlib.import_module(f".{_MODULES_OF_NAMES[name]}", __name__), name)
-    elif name in __all__ or name in ("distributed", "estimators", "stores", "text", "vision"):
+    elif name in __all__ or name in ("distributed", "estimators", "interpolate", "stores", "text", "vision"):
         value = importlib.import_module(f".{name}", __name__)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

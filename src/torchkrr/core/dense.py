@@ -82,7 +82,7 @@ def solve_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor,
         return evaluate(pose(dtype, trust.NO_LIMITS)).result
     result, resolved = evaluate(pose(dtype, trust.limits(dtype, kind, differentiated=differentiated)))
     if bool(resolved.all()):
-        trust.undetermined_tails(undetermined, options.on_singular)
+        trust.undetermined_tails(undetermined, options.if_undetermined)
         return result
 
     def solve(problem: DenseProblem) -> Tensor:
@@ -100,7 +100,7 @@ def solve_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor,
         count = int((~resolved).sum())
         who = "1 prediction needs" if count == 1 else f"{count} predictions need"
         _raise_ridge(problem, resolved, solve, f"{who} a Gram matrix")
-    trust.undetermined_tails(undetermined, options.on_singular)
+    trust.undetermined_tails(undetermined, options.if_undetermined)
     return result
 
 
@@ -117,7 +117,7 @@ def raised_ridge(kind: DenseKind, problem: DenseProblem) -> Tensor:
         return good.flatten(good.ndim - width).all(-1, keepdim=True)
 
     good = resolved(problem)
-    trust.undetermined_tails(undetermined, problem.options.on_singular)
+    trust.undetermined_tails(undetermined, problem.options.if_undetermined)
     raised = torch.zeros_like(good, dtype=torch.float64)
 
     def solve(problem: DenseProblem) -> Tensor:
@@ -480,6 +480,8 @@ class DenseRegressor:
     @torch.no_grad()
     def __init__(self, centers: Tensor, values: Tensor, options: SolveOptions) -> None:
         points, ridge = options.kernel.embed(centers.double()), as_double(options.ridge, centers.device)
+        undetermined: list[int] = []
+        options = replace(options, undetermined=undetermined, precision=torch.finfo(centers.dtype).eps)
         self.problem = DenseProblem(points[:0], points, values.double(), ridge, options)
         system = assemble(self.problem)
 
@@ -491,6 +493,7 @@ class DenseRegressor:
         resolved = serves_any_query(system)
         if not bool(resolved):
             _raise_ridge(self.problem, resolved, solve)
+        trust.undetermined_tails(undetermined, options.if_undetermined)
         # Only the shape is asked for from here on; a bordered system has its matrix beside this.
         self.system = system._replace(matrix=system.factor.upper)
         self.coefficients, self.constant = project_trend(self.system, spd_solve(self.system, self.problem.values))
@@ -498,6 +501,20 @@ class DenseRegressor:
     @torch.no_grad()
     def predict(self, query: Tensor) -> Tensor:
         """`(Q, D)` to `(Q, C)`."""
+        return self.evaluate(query)
+
+    def forget_factor(self) -> None:
+        """Keep what `predict` and `evaluate` need, which does not grow with the square of N."""
+        system, tail = self.system, self.system.tail
+        nothing = self.coefficients[:0]
+        if tail is not None:
+            kept = tail.system._replace(matrix=nothing, border=nothing, upper=nothing, basis=nothing, back=nothing)
+            tail = tail._replace(system=kept)
+        factor = system.factor._replace(upper=nothing)
+        self.system = system._replace(matrix=nothing, factor=factor, tail=tail)
+
+    def evaluate(self, query: Tensor) -> Tensor:
+        """As `predict`, with derivatives in the query."""
         return torch.cat([mean_for(cross, self.coefficients, self.constant) for cross in self._crosses(query)])
 
     @torch.no_grad()

@@ -105,7 +105,14 @@ class Expansions:
         self.size = stop
 
     def evaluate(
-        self, query: Points, centers: Points, numbers: Tensor, owners: Tensor, members: Tensor, kernel: Kernel, degree: int
+        self,
+        query: Points,
+        centers: Points,
+        numbers: Tensor,
+        owners: Tensor,
+        members: Tensor,
+        kernel: Kernel,
+        degree: int = 0,
     ) -> Tensor:
         """The regressors `numbers` `(P,)` at the queries `owners` `(P,)`; `members` `(A, M)` are those of all. `(P, C)`."""
         assert self.regressors is not None
@@ -123,7 +130,14 @@ class Expansions:
         return result
 
     def _sums(
-        self, query: Tensor, centers: Tensor, numbers: Tensor, owners: Tensor, members: Tensor, kernel: Kernel, degree: int
+        self,
+        query: Tensor,
+        centers: Tensor,
+        numbers: Tensor,
+        owners: Tensor,
+        members: Tensor,
+        kernel: Kernel,
+        degree: int = 0,
     ) -> Tensor:
         assert self.regressors is not None
         table, slots = self.regressors.table, self._slots

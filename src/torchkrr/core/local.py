@@ -126,7 +126,7 @@ def solve_local(
             again, _ = _raise_ridge(wide, again, options, rows if names is None else names[rows])
         result = result.merged(rows, again)
     if undetermined:
-        trust.undetermined_tails([sum(undetermined)], options.on_singular)
+        trust.undetermined_tails([sum(undetermined)], options.if_undetermined)
     if not math.isfinite(result.first.detach().sum().item()):
         # Looked at only here: a pass over all centers on every call would not be free.
         check_finite("centers", centers)
@@ -156,7 +156,7 @@ def raised_ridge(problem: LocalProblem, options: SolveOptions) -> Tensor:
     with torch.no_grad():
         result = solve_embedded(problem, replace(options, undetermined=undetermined))
         if undetermined:
-            trust.undetermined_tails([sum(undetermined)], options.on_singular)
+            trust.undetermined_tails([sum(undetermined)], options.if_undetermined)
         if bool(result.resolved.all()):
             return problem.query.new_zeros(len(problem.query), 1)
         return _raise_ridge(problem, result, options, torch.arange(len(problem.query), device=problem.query.device))[1]

@@ -128,6 +128,7 @@ class SolveOptions:
     on_singular: OnSingular = "warn"
     backend: Backend = "auto"
     # Set inside the core.
+    on_undetermined: OnSingular | None = None  # what happens where the trend is not determined; None: `on_singular`
     undetermined: Any = None  # a list that gets an entry where float64 finds cells that do not determine their trend
     precision: float = 0.0  # relative rounding of the points as they were given
     kind: Kind = "mean"
@@ -143,6 +144,11 @@ class SolveOptions:
     def degree(self) -> int:
         """Of the trend: -1 for none."""
         return degree_of(self.trend)
+
+    @property
+    def if_undetermined(self) -> OnSingular:
+        """What happens where the centers do not determine the trend."""
+        return self.on_undetermined or self.on_singular
 
     @property
     def bordered(self) -> bool:

@@ -54,7 +54,7 @@ def num_monomials(features: int, degree: int) -> int:
 def _steps(features: int, degree: int) -> tuple[tuple[list[int], list[int]], ...]:
     """For each degree from two on: its monomials as one of the degree before, times a coordinate."""
     steps = []
-    before = [(feature,) for feature in range(features)]
+    before: list[tuple[int, ...]] = [(feature,) for feature in range(features)]
     for power in range(2, degree + 1):
         now = list(itertools.combinations_with_replacement(range(features), power))
         numbers = {monomial: number for number, monomial in enumerate(before)}
@@ -140,7 +140,7 @@ class Bordered(NamedTuple):
             rhs = torch.nn.functional.pad(rhs, (0, 0, 0, columns))
         parts = [part.expand(*leading, -1, -1) for part in self[:5]]
         if not any_requires_grad(*parts[:2], rhs) and not torch._C._are_functorch_transforms_active():
-            return SolveBordered.forward(*parts, rhs)
+            return _solve(Factored(*parts), rhs)
         return SolveBordered.apply(*parts, rhs)  # type: ignore[no-any-return]
 
     def needed(self) -> Tensor | None:
@@ -231,14 +231,7 @@ class SolveBordered(torch.autograd.Function):
 
     @staticmethod
     def forward(matrix: Tensor, border: Tensor, upper: Tensor, basis: Tensor, back: Tensor, rhs: Tensor) -> Tensor:
-        rows = matrix.shape[-1]
-        top, bottom = rhs[..., :rows, :], rhs[..., rows:, :]
-        start = basis @ (back.mT @ bottom)
-        rest = top - matrix @ start
-        inner = torch.cholesky_solve(_complement(basis, rest), upper, upper=True)
-        inner = _complement(basis, inner)
-        multipliers = back @ (basis.mT @ (rest - matrix @ inner))
-        return torch.cat((start + inner, multipliers), dim=-2)
+        return _solve(Factored(matrix, border, upper, basis, back), rhs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -257,7 +250,7 @@ class SolveBordered(torch.autograd.Function):
         rows = system[0].shape[-1]
         weights, multipliers = solution[..., :rows, :], solution[..., rows:, :]
         moved = torch.cat((matrix_tangent @ weights + border_tangent @ multipliers, border_tangent.mT @ weights), dim=-2)
-        return SolveBordered.forward(*system, rhs_tangent - moved)
+        return _solve(Factored(*system), rhs_tangent - moved)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -273,6 +266,28 @@ class SolveBordered(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             grad_border = -(above @ multipliers.mT + weights @ below.mT)
         return grad_matrix, grad_border, None, None, None, grad_rhs
+
+
+class Factored(NamedTuple):
+    """The first fields of `Bordered`."""
+
+    matrix: Tensor
+    border: Tensor
+    upper: Tensor
+    basis: Tensor
+    back: Tensor
+
+
+def _solve(system: Factored, rhs: Tensor) -> Tensor:
+    matrix, _, upper, basis, back = system
+    rows = matrix.shape[-1]
+    top, bottom = rhs[..., :rows, :], rhs[..., rows:, :]
+    start = basis @ (back.mT @ bottom)
+    rest = top - matrix @ start
+    inner = torch.cholesky_solve(_complement(basis, rest), upper, upper=True)
+    inner = _complement(basis, inner)
+    multipliers = back @ (basis.mT @ (rest - matrix @ inner))
+    return torch.cat((start + inner, multipliers), dim=-2)
 
 
 def _complement(basis: Tensor, vectors: Tensor) -> Tensor:
