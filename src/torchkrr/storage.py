@@ -155,7 +155,7 @@ def index_plan(index: NeighborIndex | None) -> Plain | None:
 
 
 def index_from_plan(plan: Plain | None) -> NeighborIndex | None:
-    return None if plan is None else _class("index", plan, INDEXES)(**plan["settings"])  # type: ignore[no-any-return]
+    return None if plan is None else _class("index", plan, INDEXES)(**plan["settings"])
 
 
 class Stored(NamedTuple):

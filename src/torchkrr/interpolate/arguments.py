@@ -75,9 +75,9 @@ def read_smoothing(smoothing: Any, like: Tensor) -> float | Tensor:
     check_finite("`smoothing`", found)
     if is_plain(found) and bool((found.detach() < 0).any()):
         raise InputError(f"`smoothing` must not be negative, got {float(found.detach().min())}.")
-    if found.ndim == 0 and not found.requires_grad:
-        return float(found)
-    return found.to(dtype=torch.float64, device=like.device)
+    if found.device != like.device:
+        raise InputError(f"`smoothing` is on {found.device} but the data are on {like.device}. Move one of them.")
+    return float(found) if found.ndim == 0 and is_plain(found) and not found.requires_grad else found
 
 
 def read_kernel(kernel: Any) -> str:
@@ -100,11 +100,11 @@ def read_epsilon(epsilon: Any, kernel: str) -> float | Tensor:
         return 1.0
     if not isinstance(epsilon, (numbers.Real, np.ndarray, Tensor)) or isinstance(epsilon, bool):
         raise InputTypeError(f"`epsilon` must be a positive number, got {epsilon!r}.")
-    found = torch.as_tensor(epsilon, dtype=torch.float64)
+    found = epsilon if isinstance(epsilon, Tensor) else torch.as_tensor(epsilon, dtype=torch.float64)
     if found.numel() != 1:
         raise ShapeError(f"`epsilon` must be one number, got shape {tuple(found.shape)}.")
     check_positive("`epsilon`", found)
-    return found.reshape(()) if found.requires_grad or not is_plain(found) else float(found)
+    return found if found.requires_grad or not is_plain(found) else float(found)
 
 
 def read_degree(degree: Any, kernel: str) -> int:

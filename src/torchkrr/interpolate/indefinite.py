@@ -51,7 +51,7 @@ def _solve(kernel: Kernel, points: Tensor, values: Tensor, ridge: Tensor, degree
         values = torch.nn.functional.pad(values, (0, 0, 0, border.shape[-1]))
     try:
         return torch.linalg.solve(matrix, values), frame, degree
-    except torch.linalg.LinAlgError as error:
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise SolveError(
             "The system is singular, which can happen with a polynomial of too low a degree for the kernel, and with "
             f"repeated data sites. Leave `degree` at its default. ({error})"

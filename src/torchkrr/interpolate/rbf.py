@@ -264,7 +264,7 @@ class RBFInterpolator:
     def problem(self) -> tuple[Kernel, Tensor]:
         """The kernel on scaled coordinates, and the ridge, `()` or `(N,)` in float64."""
         data, kind = self._data, arguments.KERNELS[self.kernel]
-        scale = as_double(self.epsilon, data.y.device) * self._extent
+        scale = as_double(self.epsilon, data.y.device).reshape(()) * self._extent
         ridge = as_double(self.smoothing, data.y.device)
         places = Standardize()
         places.set_statistics(self._middle, torch.full_like(self._middle, self._extent))
@@ -390,6 +390,6 @@ def _from_stored(kind: type[RBFInterpolator], stored: Stored) -> RBFInterpolator
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they were given when it was made
         found = kind(sites, values, index=index_from_plan(index), **choices)
-    if found._regressor is not None:
+    if found._regressor is not None and "coefficients" in tensors:
         found._regressor.coefficients = tensors["coefficients"]
     return found
