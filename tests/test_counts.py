@@ -6,8 +6,10 @@ import sys
 import pytest
 from tools.counts import PACKAGE, PAPER, ROOT, python_files, statements
 
-FILES, LINES, PAPER_LINES, FILE_LINES = 140, 26_500, 4_000, 600
-NEW = ("stores",)  # packages for what 0.1.0 could not do at all
+FILES, LINES, PAPER_LINES, FILE_LINES = 146, 29_000, 4_000, 600
+# Packages and files for what 0.1.0 could not do at all.
+NEW = ("stores", "interpolate")
+NEW_FILES = ("core/tails.py", "kernels/conditional.py", "neighbors/tree.py")
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +23,12 @@ def printed():
 
 
 def test_the_package_has_few_files_and_lines(printed):
-    files, lines, statements = printed["torchkrr"]
+    files, lines, total = printed["torchkrr"]
     assert files == len(python_files(PACKAGE)) <= FILES
     assert lines <= LINES
     new = sum(printed[name][2] for name in NEW)
-    assert statements - new < printed["torchkrr 0.1.0"][2]
+    new += sum(statements((PACKAGE / name).read_text()) for name in NEW_FILES)
+    assert total - new < printed["torchkrr 0.1.0"][2]
 
 
 def test_the_experiments_of_the_paper_are_short(printed):

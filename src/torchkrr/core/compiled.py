@@ -36,7 +36,7 @@ from .backward import Saved
 from .cells import LocalProblem
 from .dense import DenseProblem
 from .dense import mean as dense_mean_by_torch
-from .options import Normalize, SolveOptions
+from .options import PLAIN_TRENDS, Normalize, SolveOptions
 
 PROFILES = {kind: number for number, kind in enumerate(list(BY_NAME.values())[:7])}  # numbered as in profile.h
 NUMPY_TYPES = {torch.float32: numpy.float32, torch.float64: numpy.float64}
@@ -99,7 +99,7 @@ def local_obstacle(problem: LocalProblem, options: SolveOptions, learned: Sequen
         return f"it has no profile for {name}"
     if learned:
         return f"it has no gradient for what {name} learns in its profile"
-    if options.bordered:
+    if options.kernel.order > 0 or options.trend not in PLAIN_TRENDS:
         return "it has no trend but a constant on a positive definite kernel"
     if options.fade or options.normalize:
         return f"it has no {'fade' if options.fade else 'normalize'}"

@@ -38,7 +38,7 @@ from .cells import (
     unit_of,
     whiten_path,
 )
-from .options import Kind, SolveOptions
+from .options import PLAIN_TRENDS, Kind, SolveOptions
 
 Tensors = tuple[Tensor, ...]
 
@@ -105,7 +105,8 @@ def solve_local(
             _check_centers(used.centers, centers)
         else:
             embedded = query, centers
-    undetermined: list[int] | None = [] if options.bordered else None
+    bordered = options.kernel.order > 0 or options.trend not in PLAIN_TRENDS
+    undetermined: list[int] | None = [] if bordered else None
     options = replace(options, kind=kind, value_scale=value_scale, least_norm=least_norm, cache=cache, log_scale=log_scale)
     options = replace(options, undetermined=undetermined, precision=torch.finfo(query.dtype).eps)
     result = solve_embedded(embed(used, options, dtype, embedded), options)

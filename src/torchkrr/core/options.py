@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, TypeVar
 
 from torch import Tensor
 
+from .._checks import Trend as Trend
 from .._checks import (
     check_alike,
     check_broadcastable,
@@ -20,20 +20,20 @@ from .._checks import (
     check_ridge,
     check_same_features,
     check_same_rows,
+    check_trend,
+    degree_of,
 )
 from .._tensors import State, state_of
-from ..errors import InputError
 from ..kernels import Kernel
 from ..kernels.names import check_kernel
 from ..native import Backend
 from .trust import NO_LIMITS, Limits
 
-Trend = Literal["constant", "linear"] | int | None
 Normalize = Literal["cell"] | None
 OnSingular = Literal["warn", "raise"]
 Kind = Literal["mean", "weights", "path", "coefficients"]
 Function = TypeVar("Function", bound=Callable[..., Any])
-DEGREES = {"constant": 0, "linear": 1}  # of the trends with names
+PLAIN_TRENDS = (None, "constant", 0)  # those that a positive definite kernel does not need `tails` for
 
 
 class DenseOptions(TypedDict, total=False):
@@ -91,28 +91,6 @@ def with_options_of(owner: Callable[..., Any]) -> Callable[[Function], Function]
     return decorate
 
 
-def degree_of(trend: Trend) -> int:
-    """The degree of a trend that has been checked, -1 for none."""
-    if trend is None:
-        return -1
-    return DEGREES[trend] if isinstance(trend, str) else trend
-
-
-def check_trend(trend: Any, kernel: Kernel | None = None) -> None:
-    """None, a name or a degree; one that the kernel, if given, can do with."""
-    named = trend is None or (isinstance(trend, str) and trend in DEGREES)
-    if not named and (isinstance(trend, bool) or not isinstance(trend, numbers.Integral) or trend < 0):
-        names = ", ".join(map(repr, (None, *DEGREES)))
-        raise InputError(f"trend must be one of {names}, or the degree of a polynomial (0, 1, 2, ...), got {trend!r}.")
-    if kernel is not None and kernel.order > degree_of(trend) + 1:
-        needed = kernel.order - 1
-        name = {degree: repr(name) for name, degree in DEGREES.items()}.get(needed, str(needed))
-        raise InputError(
-            f"{type(kernel).__name__} is conditionally positive definite of order {kernel.order}: it needs a trend of "
-            f"degree {needed} or more, got trend={trend!r}. Use trend={name}."
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class SolveOptions:
     """Options of a local or dense problem, the same for every query of a call.
@@ -153,7 +131,7 @@ class SolveOptions:
     @property
     def bordered(self) -> bool:
         """Whether the trend is one for `tails`: anything but a constant on a positive definite kernel."""
-        return self.trend is not None and (self.kernel.order > 0 or degree_of(self.trend) > 0)
+        return self.kernel.order > 0 or self.trend not in PLAIN_TRENDS
 
     def check(self, num_centers: int) -> SolveOptions:
         """Raise an error that names what is wrong, or return the options."""

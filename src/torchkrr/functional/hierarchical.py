@@ -12,11 +12,11 @@ from typing import Literal, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from .._checks import check_choice, check_finite, check_index_list, check_ridge, check_values
+from .._checks import check_choice, check_finite, check_index_list, check_ridge, check_values, degree_of
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
 from .._tensors import any_requires_grad, full_precision, is_plain, working_dtype
 from ..core.least_squares import RidgeSpectrum, inverse_root
-from ..core.options import BackendOptions, SolveOptions, Trend, degree_of, with_options_of
+from ..core.options import BackendOptions, SolveOptions, Trend, with_options_of
 from ..core.trust import value_sizes
 from ..distances import squared_distances
 from ..errors import InputError

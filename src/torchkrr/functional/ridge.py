@@ -10,11 +10,11 @@ from typing import Unpack
 
 from torch import Tensor
 
-from .._checks import check_choice, check_finite, check_points, check_values
+from .._checks import check_choice, check_finite, check_points, check_trend, check_values
 from .._tensors import full_precision
 from ..core import compiled, traced
 from ..core.dense import DenseKind, solve_dense
-from ..core.options import DenseOptions, OnSingular, SolveOptions, Trend, check_trend, with_options_of
+from ..core.options import DenseOptions, OnSingular, SolveOptions, Trend, with_options_of
 from ..distances import safe_sqrt
 from ..errors import InputError
 from ..kernels import Kernel

@@ -29,12 +29,13 @@ from .._checks import (
     check_same_features,
     check_same_rows,
     check_tensor,
+    check_trend,
     check_values,
 )
 from .._state import OwnLock, register, resize_buffers, without_graph
 from .._tensors import State, any_requires_grad, state_of, working_dtype
 from ..core.expansion import Points
-from ..core.options import LayerOptions, OnSingular, Trend, check_trend
+from ..core.options import LayerOptions, OnSingular, Trend
 from ..errors import InputError, ShapeError
 from ..kernels import Kernel, default_kernel
 from ..kernels.names import check_kernel

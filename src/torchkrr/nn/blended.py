@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from .._checks import check_count, check_integer
+from .._checks import check_count, check_integer, degree_of
 from .._tensors import full_precision, uncompiled, with_a_row
 from ..core.expansion import Expansions, Points, Regressors, find_coefficients
-from ..core.options import Kind, LayerOptions, SolveOptions, degree_of, with_options_of
+from ..core.options import Kind, LayerOptions, SolveOptions, with_options_of
 from ..distances import squared_distances_to
 from ..errors import InputError
 from ..functional.blended import Blend, blending_weights, solve_blended

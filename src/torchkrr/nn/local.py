@@ -7,12 +7,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .._checks import check_at_least_one, check_choice, check_integer, check_ridge, check_searchable
+from .._checks import check_at_least_one, check_choice, check_integer, check_ridge, check_searchable, check_trend
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._tensors import full_precision
 from ..core.compiled import FactorCache
 from ..core.local import solve_local
-from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend, check_trend
+from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
 from ..errors import BackendError, InputError
 from ..functional.left_out import LeftOut, local_leave_one_out

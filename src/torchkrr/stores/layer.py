@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_at_least_one, check_choice, check_finite, check_floating, check_ridge, check_tensor
+from .._checks import check_at_least_one, check_choice, check_finite, check_floating, check_ridge, check_tensor, check_trend
 from .._tensors import full_precision, state_of, working_dtype
 from ..core.local import solve_local
-from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend, check_trend
+from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
 from ..distances import safe_sqrt
 from ..errors import BackendError, ShapeError
 from ..native import Backend
