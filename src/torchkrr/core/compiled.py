@@ -191,7 +191,7 @@ def local_forward(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor,
 
 def monomials_of(problem: LocalProblem, options: SolveOptions) -> int:
     """Of a trend that borders the system, or zero."""
-    if not options.bordered:
+    if options.kernel.order == 0 and options.trend in PLAIN_TRENDS:
         return 0
     return 1 if options.degree == 0 else problem.centers.shape[1] + 1
 
@@ -210,7 +210,7 @@ def local_gradients(
     tensors = {"weights": saved.inner, "adjoint": saved.adjoint, "grad_mean": grads[0], "grad_power": grads[1]}
     tensors |= {name: tensor for name, tensor in zip(names, (*found, for_ridge), strict=True) if tensor is not None}
     _run_local("gradient", problem, options, tensors)
-    if options.bordered and options.degree > 0 and (needs[0] or needs[1]):
+    if monomials_of(problem, options) > 1 and (needs[0] or needs[1]):
         _through_linear_tail(problem, saved, grads, options, found)
     return [*found, None if for_ridge is None else for_ridge.sum_to_size(problem.ridge.shape)]
 
