@@ -3,7 +3,8 @@
 Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`, `transforms`,
 `neighbors`, `tuning` (what is chosen from the data), `losses`, `models` (networks that end in a kernel),
 `estimators` (scikit-learn's vocabulary), `vision` (images to features), `text` (sentences to embeddings),
-`distributed` (centers spread over processes), `stores` (rows in a database), `errors`.
+`quality` (label errors, outliers, duplicates, what to label next), `distributed` (centers spread over
+processes), `stores` (rows in a database), `errors`.
 """
 
 import importlib
@@ -14,12 +15,15 @@ if TYPE_CHECKING:
     from . import distributed as distributed
     from . import errors, functional, kernels, losses, models, neighbors, nn, transforms, tuning
     from . import estimators as estimators
+    from . import quality as quality
     from . import stores as stores
     from . import text as text
     from . import vision as vision
     from .core.compiled import backend_report
     from .estimators import LocalKernelRidgeClassifier as LocalKernelRidgeClassifier
     from .estimators import LocalKernelRidgeRegressor as LocalKernelRidgeRegressor
+    from .quality import audit as audit
+    from .quality import suggest as suggest
     from .storage import load, save
     from .tuning import calibrate, learn_metric, tune
     from .tuning.select import select as select
@@ -51,6 +55,7 @@ _MODULES_OF_NAMES = {
     "backend_report": "core.compiled",
     "probe": "vision.probing",
     **dict.fromkeys(("LocalKernelRidgeClassifier", "LocalKernelRidgeRegressor"), "estimators"),
+    **dict.fromkeys(("audit", "suggest"), "quality"),
     **dict.fromkeys(("load", "save"), "storage"),
 }
 
@@ -59,7 +64,7 @@ def __getattr__(name: str) -> object:
     """Import a name on first use, so that the command line and its help start without torch."""
     if name in _MODULES_OF_NAMES:
         value = getattr(importlib.import_module(f".{_MODULES_OF_NAMES[name]}", __name__), name)
-    elif name in __all__ or name in ("distributed", "estimators", "stores", "text", "vision"):
+    elif name in __all__ or name in ("distributed", "estimators", "quality", "stores", "text", "vision"):
         value = importlib.import_module(f".{name}", __name__)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
