@@ -6,8 +6,8 @@ import sys
 import pytest
 from tools.counts import PACKAGE, PAPER, ROOT, python_files, statements
 
-FILES, LINES, PAPER_LINES, FILE_LINES = 140, 26_500, 4_000, 600
-NEW = ("stores",)  # packages for what 0.1.0 could not do at all
+FILES, LINES, PAPER_LINES, FILE_LINES = 145, 25_300, 4_000, 600
+NEW = ("quality", "stores")  # packages for what 0.1.0 could not do at all
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +23,9 @@ def printed():
 def test_the_package_has_few_files_and_lines(printed):
     files, lines, statements = printed["torchkrr"]
     assert files == len(python_files(PACKAGE)) <= FILES
-    assert lines <= LINES
-    new = sum(printed[name][2] for name in NEW)
-    assert statements - new < printed["torchkrr 0.1.0"][2]
+    new_lines, new_statements = (sum(printed[name][column] for name in NEW) for column in (1, 2))
+    assert lines - new_lines <= LINES
+    assert statements - new_statements < printed["torchkrr 0.1.0"][2]
 
 
 def test_the_experiments_of_the_paper_are_short(printed):

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
-from scipy.stats import norm
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import type_of_target
 from torch import Tensor
@@ -23,18 +22,19 @@ from .._files import replacing
 from ..errors import InputError
 from ..estimators import LocalKernelRidgeClassifier, LocalKernelRidgeRegressor
 from ..estimators.base import KernelRidgeBase
+from ..estimators.candidates import some_of, usual_map
 from ..estimators.encoding import Array
 from ..estimators.left_out import LeftOut
 from ..estimators.predictor import SMALLEST, Predictor
 from ..neighbors import nearest
 from .duplicates import DuplicateGroup, duplicate_groups, groups_of_pairs, near_pairs
-from .noise import ClassNoise, discoveries, fit_class_noise, most_with_mean, tail_shares
+from .noise import ClassNoise, discoveries, fit_class_noise, most_wrong, tail_shares
 
-RATE = 0.1
-DUPLICATE_DISTANCE = 0.2
+RATE = 0.25
+OUTLIER_RATE = 0.1
+DUPLICATE_DISTANCE = 0.5
 MOST_SCORES = 1 << 28  # numbers: 2 GB
 FEWEST_ROWS = 5
-NORMAL = 1.4826  # a normal deviation, in median absolute deviations
 Task = Literal["classification", "regression"]
 
 
@@ -63,7 +63,8 @@ class Audit:
         task: `"classification"` or `"regression"`.
         given_label: `(N,)`, of numbers `(N,)` or `(N, C)`.
         label_quality: `(N,)`, the probability that a label is right, or the share of right targets that are as far off.
-        is_label_issue: `(N,)` bool, at the false discovery rate `rate`.
+        is_label_issue: `(N,)` bool.
+        rate: the expected share of right labels among the issues, under the noise model.
         suggested_label: the likeliest class given the row and its label, of an issue the likeliest other one; of numbers the
             prediction without the row.
         outlier_score: `(N,)` from 0, far from all others, to 1.
@@ -100,8 +101,8 @@ class Audit:
     def __repr__(self) -> str:
         disagreeing = sum(group.disagrees for group in self.near_duplicates)
         return (
-            f"Audit({len(self)} rows: {int(self.is_label_issue.sum())} label issues at a false discovery rate of "
-            f"{self.rate:g}, {int(self.is_outlier_issue.sum())} outliers, {len(self.near_duplicates)} groups of near "
+            f"Audit({len(self)} rows: {int(self.is_label_issue.sum())} label issues at an expected false discovery rate of "
+            f"{self.rate:.2g}, {int(self.is_outlier_issue.sum())} outliers, {len(self.near_duplicates)} groups of near "
             f"duplicates, {disagreeing} of them with different labels)"
         )
 
@@ -226,8 +227,10 @@ def audit(
         groups: `(N,)` names; rows of one group, such as pictures of one thing, never vouch for each other.
         ids: `(N,)` names of the rows, all different.
         task: `"auto"` takes numbers with fractions for targets, and all else for classes.
-        rate: the share of right labels among the issues that is aimed at.
-        duplicate_distance: rows nearer than so many times the median distance to the nearest are near duplicates.
+        rate: the largest share of right labels among the issues that is accepted; fewer rows are issues where the expected
+            F1 is better then.
+        duplicate_distance: near duplicates are nearer than chance would have it, and at most this share of the distance to
+            the tenth nearest row apart; 0 finds exact copies alone.
         progress: show what is going on.
 
     Example:
@@ -259,6 +262,9 @@ def _fitted(features: Any, labels: Any, groups: Any, ids: Any, task: str, progre
     if len(labels) < FEWEST_ROWS:
         raise InputError(f"An audit compares rows with each other and needs at least {FEWEST_ROWS}, got {len(labels)}.")
     plain = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    missing = [row for row, label in enumerate(plain.tolist()) if label is None or label != label]
+    if missing:
+        raise InputError(f"The label of row {missing[0]} is missing, and {len(missing) - 1} more. Leave such rows out.")
     if task == "auto":
         task = "regression" if type_of_target(plain, input_name="labels").startswith("continuous") else "classification"
     if task == "regression":
@@ -288,10 +294,10 @@ class _Auditor:
             raise InputError("audit takes one label for each row. Audit the columns of several labels one by one.")
         self.estimator: Any = estimator
         self.rate = rate
-        with torch.no_grad():
-            points = predictor.members[0].kernel.embed(predictor.centers.points).float()
-        pairs, _, _ = near_pairs(points, duplicate_distance)
-        self.duplicates = self._duplicates(predictor, pairs)
+        points = predictor.centers.points
+        # Not in the metric of the kernel: a learned one may see no difference, and ranks of values see too much of it.
+        compared = usual_map(some_of(points))(points.double()).float()
+        self.duplicates = self._duplicates(predictor, near_pairs(compared, duplicate_distance))
         self.predictor = _without_vouching(predictor, self.duplicates)
         self.of_row = self.predictor.centers.of_row
         with estimator._threads():
@@ -301,6 +307,7 @@ class _Auditor:
         classes = getattr(self.estimator, "classes_", None)
         found = self._numbers() if classes is None else self._classes(classes)
         indicator, score, outliers = self._outliers()
+        quality, issues = found["label_quality"], found["is_label_issue"]
         groups = duplicate_groups(self.duplicates, found["given_label"] if found["given_label"].ndim == 1 else None)
         return Audit(
             task="regression" if classes is None else "classification",
@@ -308,7 +315,7 @@ class _Auditor:
             is_outlier_issue=outliers,
             near_duplicates=groups,
             error_indicator=indicator,
-            rate=self.rate,
+            rate=self.rate if classes is None else float(quality[issues].mean()) if issues.any() else 0.0,
             estimator=self.estimator,
             ids=self.estimator.ids_,
             classes=classes,
@@ -328,7 +335,7 @@ class _Auditor:
         given = number_of[self.predictor.rows.values.argmax(1)]
         noise = fit_class_noise(scores[:, places], given, self.predictor.rows.weights)
         quality = noise.quality(given)
-        issues = most_with_mean(quality, self.rate)
+        issues = most_wrong(quality, self.rate)
         others = noise.posterior.clone()
         others[torch.from_numpy(issues), given[torch.from_numpy(issues)]] = -1.0
         names = classes[places.numpy()]
@@ -375,11 +382,11 @@ class _Auditor:
         indicator = excess.clamp_min(0).sqrt()
         logs = indicator.clamp_min(1e-9).log().numpy()
         middle = np.median(logs)
-        spread = NORMAL * float(np.median(np.abs(logs - middle)))
-        shares = norm.sf((logs - middle) / max(spread, 1e-9))
-        found = discoveries(shares, self.rate)
+        beyond = logs - middle
+        shares = np.where(beyond > 0, tail_shares(beyond, beyond[beyond > 0]), 1.0)
+        found = discoveries(shares / 2, OUTLIER_RATE)  # half of all rows are beyond the middle
         rows = self.of_row.clamp_min(0).numpy()
-        return indicator.numpy()[rows], np.minimum(1.0, 2 * shares)[rows], found[rows]
+        return indicator.numpy()[rows], shares[rows], found[rows]
 
     def _duplicates(self, predictor: Predictor, pairs: Tensor) -> Array:
         """The number of the group of each row, `(N,)`; -1 for rows of weight zero, and rows that are alone in theirs."""

@@ -13,8 +13,11 @@ from torch import Tensor
 
 from ..estimators.encoding import Array
 from ..neighbors import ExactIndex
+from .noise import discoveries
 
 NEAREST = 10  # rows that each is compared with
+RATE = 0.1  # of pairs that are near each other by chance
+LEAST_DIMENSION = 1.0
 
 
 class DuplicateGroup(NamedTuple):
@@ -28,23 +31,29 @@ class DuplicateGroup(NamedTuple):
         return len(self.labels) > 1
 
 
-def near_pairs(points: Tensor, limit: float) -> tuple[Tensor, Tensor, float]:
-    """Pairs `(2, P)` of different points nearer than `limit` times the median distance to the nearest.
+def near_pairs(points: Tensor, most: float) -> Tensor:
+    r"""Pairs `(2, P)` of points that are nearer to each other than chance would have it.
 
-    Also the distance of each to its nearest `(N,)`, and that median.
+    Among points of local dimension $m$, spread evenly, the nearest is within a share $c$ of the distance of the $K$-th with
+    probability $1-(1-c^m)^{K-1}$. The dimension comes from the same distances (Levina and Bickel). Points whose chance is
+    small (Benjamini and Hochberg) and whose share is at most `most` are paired with all that are as near.
     """
     count = len(points)
-    if count < 2:
-        return torch.empty(2, 0, dtype=torch.int64), torch.full((count,), torch.inf), 0.0
+    if count < 3:
+        return torch.empty(2, 0, dtype=torch.int64)
     index = ExactIndex()
     index.build(points)
-    own = torch.arange(count)
-    found = index.search(points, min(NEAREST, count - 1), exclude=own)
-    distances = found.distances
-    typical = float(distances[:, 0].median())
-    near = (distances < limit * typical).nonzero()
-    pairs = torch.stack((near[:, 0], found.indices[near[:, 0], near[:, 1]]))
-    return pairs, distances[:, 0], typical
+    found = index.search(points, min(NEAREST, count - 1), exclude=torch.arange(count))
+    shares = (found.distances / found.distances[:, -1:].clamp_min(torch.finfo(points.dtype).tiny)).double()
+    others = shares.shape[1] - 1
+    inverse = -shares[:, :-1].clamp_min(1e-12).log().mean(1)
+    dimension = max(LEAST_DIMENSION, 1 / max(float(inverse.median()), 1e-12))
+    chances = 1 - (1 - shares[:, 0] ** dimension) ** others
+    surprising = torch.from_numpy(discoveries(chances.numpy(), RATE)) & (shares[:, 0] <= most)
+    if not bool(surprising.any()):
+        return torch.empty(2, 0, dtype=torch.int64)
+    near = (shares[:, :-1] <= shares[surprising, 0].max()).nonzero()
+    return torch.stack((near[:, 0], found.indices[near[:, 0], near[:, 1]]))
 
 
 def groups_of_pairs(pairs: Tensor, count: int) -> Array:

@@ -13,8 +13,9 @@ take the noise for doubt about the row.
 zero, whose width and tails are fitted to the middle of them, where no gross error lies. $q$ is the share of such residuals
 that are at least as large.
 
-**Issues.** Of classes, the rows with the least $q$, as many as have a mean of $q$ of at most the false discovery rate. Of
-numbers, and of outliers, the procedure of Benjamini and Hochberg. The rates hold as far as the noise model does.
+**Issues.** Of classes, the rows with the least $q$: as many as have the largest expected F1, if the mean of $q$ among them,
+the expected false discovery rate, is no larger than the rate asked for. Of numbers, and of outliers, the procedure of
+Benjamini and Hochberg. The rates hold as far as the noise model does.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from ..estimators.encoding import Array
 from ..tuning.calibration import ClassCalibration, calibrate_classes
 from ..tuning.leave_one_out import shuffled_rows
 
-ROUNDS, NEWTON_STEPS = 20, 3
+FIRST_ROUNDS, ROUNDS, NEWTON_STEPS = 6, 14, 3
+SMALLEST = 1e-30
 FITTED_ROWS = 10_000
-FIRST_RATE = 0.1  # of wrong labels, before any is known
+FIRST_RATES = (0.05, 0.3, 0.6)  # of wrong labels, to start from
 LABELS_KNOWN = 20.0  # for how many labels the usual rate speaks, in each class
 MIDDLE, OUTER = 0.5, 0.8  # quantiles of absolute residuals that a Student's distribution is fitted to
 LEAST_FREEDOM, MOST_FREEDOM = 2.0, 200.0
@@ -74,17 +76,31 @@ def fit_class_noise(scores: Tensor, given: Tensor, weights: Tensor | None = None
     weights = torch.ones(len(scores), dtype=torch.float64) if weights is None else weights.double()
     some = shuffled_rows(len(scores), FITTED_ROWS, 0, scores.device)
     own, labels, counts = scores[some], given[some], weights[some]
-    calibration = calibrate_classes(own, torch.eye(count, dtype=torch.float64)[labels], counts)
-    usual = transition = _even(FIRST_RATE, count)
-    for _ in range(ROUNDS if count > 1 else 0):
-        posterior = _posterior(calibration, transition, own, labels)
-        sums = torch.zeros_like(usual).index_add_(1, labels, (counts.unsqueeze(1) * posterior).T)
-        # Each class begins with what is usual among all: few labels of a class say little about its mistakes.
-        usual = _even(float(1 - sums.diagonal().sum() / sums.sum()), count)
-        transition = LABELS_KNOWN * usual + sums
-        transition = transition / transition.sum(1, keepdim=True)
-        calibration = calibrate_classes(own, posterior, counts, start=calibration, steps=NEWTON_STEPS)
-    return ClassNoise(calibration, transition, _posterior(calibration, transition, scores, given))
+    first = calibrate_classes(own, torch.eye(count, dtype=torch.float64)[labels], counts)
+    if count == 1:
+        return ClassNoise(first, _even(0.0, 1), torch.ones(len(scores), 1, dtype=torch.float64))
+
+    def climb(calibration: ClassCalibration, posterior: Tensor, rounds: int) -> tuple[float, ClassCalibration, Tensor]:
+        """The mean log likelihood after some rounds, and what it is reached with."""
+        for _ in range(rounds):
+            sums = torch.zeros(count, count, dtype=torch.float64).index_add_(1, labels, (counts.unsqueeze(1) * posterior).T)
+            # Each class begins with what is usual among all: few labels of a class say little about its mistakes.
+            usual = _even(float(1 - sums.diagonal().sum() / sums.sum()), count)
+            transition = LABELS_KNOWN * usual + sums
+            transition = transition / transition.sum(1, keepdim=True)
+            calibration = calibrate_classes(own, posterior, counts, start=calibration, steps=NEWTON_STEPS)
+            posterior, likelihood = _posterior(calibration, transition, own, labels)
+        return float((counts * likelihood.log()).sum() / counts.sum()), calibration, transition
+
+    # From few wrong labels EM may never find that most are wrong, and the other way around.
+    starts = []
+    for rate in FIRST_RATES:
+        even = _even(min(rate, 1 - 1.5 / count), count)
+        clean = (first.probabilities(own) - even[0, 1]).clamp_min(SMALLEST) * even[:, labels].T
+        starts.append(climb(first, clean / clean.sum(1, keepdim=True), FIRST_ROUNDS))
+    _, calibration, transition = max(starts, key=lambda one: one[0])
+    _, calibration, transition = climb(calibration, _posterior(calibration, transition, own, labels)[0], ROUNDS)
+    return ClassNoise(calibration, transition, _posterior(calibration, transition, scores, given)[0])
 
 
 def _even(rate: float, count: int) -> Tensor:
@@ -93,16 +109,21 @@ def _even(rate: float, count: int) -> Tensor:
     return found.fill_diagonal_(1 - rate if count > 1 else 1.0)
 
 
-def _posterior(calibration: ClassCalibration, transition: Tensor, scores: Tensor, given: Tensor) -> Tensor:
+def _posterior(calibration: ClassCalibration, transition: Tensor, scores: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
+    """The probabilities `(n, C)` of the classes given scores and label, and the likelihood `(n,)` of the label."""
     # Without the doubt of the calibration: that any label may be wrong is what the transition says.
     joint = torch.softmax(calibration.logits(scores), dim=1) * transition[:, given].T
-    return joint / joint.sum(1, keepdim=True)
+    likelihood = joint.sum(1).clamp_min(SMALLEST)
+    return joint / likelihood.unsqueeze(1), likelihood
 
 
-def tail_shares(deviations: Array) -> Array:
-    """How often a right target would be as far off, `(n,)`, from residuals over their standard deviations."""
-    sizes = np.abs(deviations)
-    middle, outer = np.quantile(sizes, (MIDDLE, OUTER))
+def tail_shares(deviations: Array, fitted_to: Array | None = None) -> Array:
+    """How often a right target would be as far off, `(n,)`, from residuals over their standard deviations.
+
+    The width and the tails come from the residuals `fitted_to`, which are all of them if `None`.
+    """
+    sizes, known = np.abs(deviations), np.abs(deviations if fitted_to is None else fitted_to)
+    middle, outer = np.quantile(known, (MIDDLE, OUTER)) if len(known) else (0.0, 0.0)
     if middle <= 0:
         return np.where(sizes > 0, 0.0, 1.0)
 
@@ -121,12 +142,14 @@ def tail_shares(deviations: Array) -> Array:
     return shares
 
 
-def most_with_mean(quality: Array, rate: float) -> Array:
-    """The rows of the least quality, as many as have a mean of at most `rate`, `(n,)` bool."""
+def most_wrong(quality: Array, rate: float) -> Array:
+    """The rows of the least quality, with the best expected F1 and a mean quality of at most `rate`, `(n,)` bool."""
     order = np.argsort(quality, kind="stable")
-    means = np.cumsum(quality[order]) / np.arange(1, len(order) + 1)
+    wrong, counts = np.cumsum(1 - quality[order]), np.arange(1, len(order) + 1)
+    balance = np.where(1 - wrong / counts <= rate, 2 * wrong / (counts + wrong[-1:]), 0.0)
     chosen = np.zeros(len(quality), dtype=bool)
-    chosen[order[: int((means <= rate).sum())]] = True
+    if balance.max(initial=0.0) > 0:
+        chosen[order[: int(balance.argmax()) + 1]] = True
     return chosen
 
 

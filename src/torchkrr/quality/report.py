@@ -1,10 +1,10 @@
-"""The page of an audit: one file that works offline."""
+"""The page of an `Audit`: one file that works offline."""
 
 from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from ..estimators.encoding import Array
 from ..runs import Table, versions
 from ..vision.figures import Look, color_axes, figure_tag, new_figure, render_page
 from ..vision.report import thumbnail
-
-if TYPE_CHECKING:
-    from .auditor import Audit
 
 TEMPLATE = pathlib.Path(__file__).parent / "templates" / "audit.html"
 SHOWN, EVIDENCE, GROUPS, IN_GROUP, OUTLIERS, CONFUSIONS, CLASSES = 24, 5, 12, 6, 12, 20, 50
@@ -33,11 +30,12 @@ class Suspect(NamedTuple):
     evidence: list[tuple[int, float, str]]  # row, weight, label
 
 
-def suspects(audit: Audit, count: int, evidence: int = EVIDENCE) -> list[Suspect]:
-    """The most suspicious rows: issues, and where there are few of them the next ones too."""
+def suspects(audit: Any, count: int, evidence: int = EVIDENCE) -> list[Suspect]:
+    """The most suspicious rows: issues, and where there are few of them the next ones that should rather be otherwise."""
     labels = labels_of(audit)
     found = []
-    for row in audit.ranked[:count].tolist():
+    other = np.array([written(label) for label in audit.suggested_label]) != np.array(labels)
+    for row in audit.ranked[other[audit.ranked]][:count].tolist():
         behind = audit.evidence(row, evidence)
         pairs = zip(behind.rows.tolist(), behind.weights.tolist(), strict=True)
         found.append(
@@ -60,15 +58,16 @@ def written(label: Any) -> str:
     return f"{label:.4g}" if isinstance(label, (float, np.floating)) else str(label)
 
 
-def labels_of(audit: Audit) -> list[str]:
+def labels_of(audit: Any) -> list[str]:
     return [written(label) for label in audit.given_label]
 
 
-def row_name(audit: Audit, row: int) -> str:
-    return f"row {row}" if audit.ids is None else str(audit.ids[row])
+def row_name(audit: Any, row: int) -> str:
+    name = row if audit.ids is None else audit.ids[row]
+    return f"row {name}" if isinstance(name, int) else str(name)
 
 
-def audit_page(audit: Audit, shown: Any, title: str) -> str:
+def audit_page(audit: Any, shown: Any, title: str) -> str:
     """The page as text; `shown` as in `Audit.to_html`."""
     views: dict[int, dict[str, Any]] = {}
     view = _viewer(audit, shown)
@@ -95,7 +94,7 @@ def audit_page(audit: Audit, shown: Any, title: str) -> str:
         )
         + " The axis of counts is logarithmic.",
         worst=worst,
-        pictures=any("address" in show(one.row) for one in worst[:1]),
+        pictures=bool(worst and show(worst[0].row)["address"]),
         classes=_classes(audit).html() if audit.classes is not None else "",
         confusions=_confusions(audit).html() if audit.classes is not None and audit.is_label_issue.any() else "",
         duplicates=[
@@ -116,23 +115,23 @@ def audit_page(audit: Audit, shown: Any, title: str) -> str:
             "kernel": repr(audit.estimator.kernel_),
             "alpha": float(audit.estimator.alpha_),
             "neighbors": int(audit.estimator.n_neighbors_),
-            "false discovery rate": audit.rate,
+            "expected false discovery rate": audit.rate,
         },
     )
 
 
-def summary_line(audit: Audit) -> str:
+def summary_line(audit: Any) -> str:
     """What was found, in two sentences."""
     issues = int(audit.is_label_issue.sum())
     wrong = float(1 - audit.label_quality.mean())
     estimate = f" About {100 * wrong:.1f} % of all labels are estimated to be wrong." if audit.classes is not None else ""
     return (
-        f"{_counted(issues, 'label')} of {len(audit):,} {'is' if issues == 1 else 'are'} likely wrong, at a false discovery "
-        f"rate of {100 * audit.rate:g} % under the noise model.{estimate}"
+        f"{_counted(issues, 'label')} of {len(audit):,} {'is' if issues == 1 else 'are'} likely wrong, at an expected "
+        f"false discovery rate of {100 * audit.rate:.0f} % under the noise model.{estimate}"
     )
 
 
-def draw_qualities(audit: Audit, look: Look) -> Any:
+def draw_qualities(audit: Any, look: Look) -> Any:
     figure = new_figure((7, 2.6))
     axes = figure.subplots()
     edges = np.linspace(0, 1, BINS + 1)
@@ -151,21 +150,21 @@ def draw_qualities(audit: Audit, look: Look) -> Any:
     return figure
 
 
-def _viewer(audit: Audit, shown: Any) -> Callable[[int], dict[str, Any]]:
+def _viewer(audit: Any, shown: Any) -> Callable[[int], dict[str, Any]]:
     def view(row: int) -> dict[str, Any]:
         value = None if shown is None else shown(row) if callable(shown) else shown[row]
         if value is None:
-            return {"text": row_name(audit, row)}
+            return {"address": "", "text": row_name(audit, row)}
         if isinstance(value, np.ndarray) or hasattr(value, "convert"):
             pixels: Array = np.asarray(value.convert("RGB") if hasattr(value, "convert") else value)
             return thumbnail(pixels)
         text = str(value)
-        return {"text": text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"}
+        return {"address": "", "text": text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"}
 
     return view
 
 
-def _classes(audit: Audit) -> Table:
+def _classes(audit: Any) -> Table:
     rows = [["given label", "rows", "issues", "wrong, estimated", "mostly taken to be"]]
     for one in audit.summary[:CLASSES]:
         other = "" if one.confused_with is None else str(one.confused_with)
@@ -173,7 +172,7 @@ def _classes(audit: Audit) -> Table:
     return Table(rows)
 
 
-def _confusions(audit: Audit) -> Table:
+def _confusions(audit: Any) -> Table:
     """The most frequent pairs."""
     confusion, names = audit.confusion, audit.classes
     assert names is not None

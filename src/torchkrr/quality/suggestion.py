@@ -23,13 +23,13 @@ from .._checks import check_at_least_one, check_finite, check_points, check_same
 from ..distances import squared_distances
 from ..errors import InputError, NotFittedError
 from ..estimators.base import KernelRidgeBase
-from ..estimators.candidates import FITTED_ROWS, WIDE, kind_of_wide, of_kind
+from ..estimators.candidates import some_of, usual_map
 from ..estimators.encoding import Array
 from ..estimators.reading import densified, on_cpu
 from ..functional import farthest_points
 from ..functional.greedy import NewtonBasis
 from ..kernels import Exponential, Kernel, check_kernel
-from ..transforms import Compose, MeanDistance, Standardize
+from ..transforms import Compose, MeanDistance
 from ..tuning.leave_one_out import shuffled_rows
 
 MOST_KNOWN = 2000  # labeled rows whose power function is known; of more, those that are spread best
@@ -168,9 +168,8 @@ def _points(name: str, rows: Any) -> Tensor:
 
 
 def _usual_kernel(points: Tensor) -> Kernel:
-    few = points[shuffled_rows(len(points), FITTED_ROWS, 0, points.device)].double()
-    scale = of_kind(kind_of_wide(few)) if few.shape[1] > WIDE else Standardize()
-    return Exponential(input_transform=Compose(scale, MeanDistance()).fit(few))
+    few = some_of(points)
+    return Exponential(input_transform=Compose(usual_map(few), MeanDistance()).fit(few))
 
 
 def _uncertainty(estimator: Any, rows: Any) -> Tensor:
