@@ -37,6 +37,16 @@ KERNELS = {  # for points of up to three features
 }
 
 
+# Conditionally positive definite, each with its order.
+CONDITIONAL = {
+    "Linear": (1, kernels.Linear),
+    "ThinPlateSpline": (2, kernels.ThinPlateSpline),
+    "Cubic": (2, kernels.Cubic),
+    "Quintic": (3, kernels.Quintic),
+    "Multiquadric": (1, kernels.Multiquadric),
+}
+
+
 PROFILES = {
     "Exponential": lambda d: np.exp(-d),
     "Matern32": lambda d: (1 + math.sqrt(3) * d) * np.exp(-math.sqrt(3) * d),

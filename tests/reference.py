@@ -8,6 +8,7 @@ this file goes the long way: separate solves, a saddle-point system, a penalty o
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -45,6 +46,30 @@ def inverse_multiquadric(d: np.ndarray) -> np.ndarray:
     return 1 / np.sqrt(1 + d**2)
 
 
+def inverse_quadratic(d: np.ndarray) -> np.ndarray:
+    return 1 / (1 + d**2)
+
+
+def linear(d: np.ndarray) -> np.ndarray:
+    return -d
+
+
+def thin_plate_spline(d: np.ndarray) -> np.ndarray:
+    return np.where(d > 0, d**2 * np.log(np.where(d > 0, d, 1.0)), 0.0)
+
+
+def cubic(d: np.ndarray) -> np.ndarray:
+    return d**3
+
+
+def quintic(d: np.ndarray) -> np.ndarray:
+    return -(d**5)
+
+
+def multiquadric(d: np.ndarray) -> np.ndarray:
+    return -np.sqrt(1 + d**2)
+
+
 def wendland(d: np.ndarray, dimension: int = 3, smoothness: int = 1) -> np.ndarray:
     return np.where(d < 1, wendland_polynomial(dimension, smoothness)(np.minimum(d, 1.0)), 0.0)
 
@@ -67,6 +92,13 @@ PROFILES: dict[str, Callable[..., np.ndarray]] = {
     "RationalQuadratic": rational_quadratic,
     "InverseMultiquadric": inverse_multiquadric,
     "Wendland": wendland,
+}
+CONDITIONAL: dict[str, Profile] = {  # they need a trend
+    "Linear": linear,
+    "ThinPlateSpline": thin_plate_spline,
+    "Cubic": cubic,
+    "Quintic": quintic,
+    "Multiquadric": multiquadric,
 }
 
 
@@ -91,19 +123,34 @@ def taper(to_members: np.ndarray, radius: float) -> np.ndarray:
     return faded
 
 
+Trend = str | int | None
+
+
+def polynomials(points: np.ndarray, trend: Trend) -> np.ndarray:
+    """The monomials of a trend, `(n, D)` to `(n, p)`: products of powers, one at a time."""
+    degree = -1 if trend is None else {"constant": 0, "linear": 1}.get(trend, trend)
+    powers = [p for p in itertools.product(range(max(degree, 0) + 1), repeat=points.shape[1]) if sum(p) <= degree]
+    return np.stack([np.prod(points ** np.array(p), axis=1) for p in powers], 1) if powers else np.empty((len(points), 0))
+
+
+def saddle_point(matrix: np.ndarray, border: np.ndarray) -> np.ndarray:
+    return np.block([[matrix, border], [border.T, np.zeros((border.shape[1],) * 2)]])
+
+
 def cell_weights(
     point: np.ndarray,
     members: np.ndarray,
     *,
     profile: Profile,
     ridge: float | np.ndarray = 1e-9,
-    trend: str | None = None,
+    trend: Trend = None,
     faded: np.ndarray | None = None,
+    unit: float = 1.0,
 ) -> np.ndarray:
     """Weights `(M,)` of the members `(M, D)` in the prediction at one point `(D,)`.
 
-    Fading adds 1/s^2 - 1 to the diagonal, infinite for a member with s = 0, which is therefore dropped. A trend is the
-    Lagrange multiplier of the constraint that the weights sum to one.
+    Fading adds 1/s^2 - 1, times the size of the kernel, to the diagonal: infinite for a member with s = 0, which is
+    therefore dropped. A trend is the Lagrange multipliers of the constraints that polynomials are reproduced.
     """
     count = len(members)
     ridge = np.broadcast_to(np.asarray(ridge, dtype=float), (count,))
@@ -111,16 +158,15 @@ def cell_weights(
     weights = np.zeros(count)
     kept = faded > 0
     if not kept.any():
-        return np.full(count, 1 / count) if trend else weights
+        # The limit: the polynomial that fits the values best.
+        border, at = polynomials(members - point, trend), polynomials(np.zeros((1, len(point))), trend)[0]
+        return np.linalg.pinv(border).T @ at
     members, ridge, faded = members[kept], ridge[kept], faded[kept]
-    matrix = profile(distances(members, members)) + np.diag(ridge + 1 / faded**2 - 1)
+    matrix = profile(distances(members, members)) + np.diag(ridge + unit * (1 / faded**2 - 1))
     cross = profile(distances(members, point[None])[:, 0])
-    if trend is None:
-        weights[kept] = np.linalg.solve(matrix, cross)
-        return weights
-    ones = np.ones(len(members))
-    saddle = np.block([[matrix, ones[:, None]], [ones[None], np.zeros((1, 1))]])
-    weights[kept] = np.linalg.solve(saddle, np.append(cross, 1.0))[:-1]
+    # Monomials of the offsets: at the point itself all are zero but the constant.
+    border, at = polynomials(members - point, trend), polynomials(np.zeros((1, len(point))), trend)[0]
+    weights[kept] = np.linalg.solve(saddle_point(matrix, border), np.append(cross, at))[: len(members)]
     return weights
 
 
@@ -130,7 +176,8 @@ def cell_power(
     """The power function of the given weights, from its definition as a quadratic form."""
     matrix = profile(distances(members, members)) + np.diag(np.broadcast_to(np.asarray(ridge, dtype=float), (len(members),)))
     cross = profile(distances(members, point[None])[:, 0])
-    return math.sqrt(max(0.0, 1 - 2 * cross @ weights + weights @ matrix @ weights))
+    at_zero = float(profile(np.zeros(1))[0])
+    return math.sqrt(max(0.0, at_zero - 2 * cross @ weights + weights @ matrix @ weights))
 
 
 # Local functions.
@@ -152,18 +199,19 @@ def local_cardinal_weights(
     *,
     profile: Profile,
     ridge: float | np.ndarray = 1e-9,
-    trend: str | None = None,
+    trend: Trend = None,
     fade: bool = False,
+    unit: Callable[[float], float] = lambda radius: 1.0,
 ) -> np.ndarray:
     """`(Q, M)`; with `fade` the last of the M columns only sets the radius and has weight zero."""
     weights = np.zeros(indices.shape)
     for q, (z, row) in enumerate(zip(query, indices, strict=True)):
-        faded = None
+        faded, size = None, 1.0
         if fade:
             *to_members, radius = np.sqrt(((centers[row] - z) ** 2).sum(-1))
-            faded, row = taper(np.asarray(to_members), radius), row[:-1]
+            faded, row, size = taper(np.asarray(to_members), radius), row[:-1], unit(radius)
         weights[q, : len(row)] = cell_weights(
-            z, centers[row], profile=profile, ridge=_rows(ridge, row), trend=trend, faded=faded
+            z, centers[row], profile=profile, ridge=_rows(ridge, row), trend=trend, faded=faded, unit=size
         )
     return weights
 
@@ -176,11 +224,14 @@ def local_kernel_ridge(
     *,
     profile: Profile,
     ridge: float | np.ndarray = 1e-9,
-    trend: str | None = None,
+    trend: Trend = None,
     fade: bool = False,
+    unit: Callable[[float], float] = lambda radius: 1.0,
 ) -> np.ndarray:
     """`(Q, C)`."""
-    weights = local_cardinal_weights(query, centers, indices, profile=profile, ridge=ridge, trend=trend, fade=fade)
+    weights = local_cardinal_weights(
+        query, centers, indices, profile=profile, ridge=ridge, trend=trend, fade=fade, unit=unit
+    )
     return np.stack([w @ values[row] for w, row in zip(weights, indices, strict=True)])
 
 
@@ -191,11 +242,14 @@ def local_power_function(
     *,
     profile: Profile,
     ridge: float | np.ndarray = 1e-9,
-    trend: str | None = None,
+    trend: Trend = None,
     fade: bool = False,
+    unit: Callable[[float], float] = lambda radius: 1.0,
 ) -> np.ndarray:
     """`(Q,)`."""
-    weights = local_cardinal_weights(query, centers, indices, profile=profile, ridge=ridge, trend=trend, fade=fade)
+    weights = local_cardinal_weights(
+        query, centers, indices, profile=profile, ridge=ridge, trend=trend, fade=fade, unit=unit
+    )
     cells = zip(query, indices, weights, strict=True)
     return np.array([cell_power(z, centers[row], w, profile=profile, ridge=_rows(ridge, row)) for z, row, w in cells])
 
@@ -208,7 +262,7 @@ def local_path(
     *,
     profile: Profile,
     ridge: float | np.ndarray = 1e-9,
-    trend: str | None = None,
+    trend: Trend = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Means `(Q, M, C)` and powers `(Q, M)`: a solve of its own for every m."""
     means, powers = [], []
@@ -228,7 +282,7 @@ def cardinal_weights(
     *,
     profile: Profile,
     ridge: float | np.ndarray = 1e-9,
-    trend: str | None = None,
+    trend: Trend = None,
 ) -> np.ndarray:
     """`(Q, N)`."""
     return np.stack([cell_weights(z, centers, profile=profile, ridge=ridge, trend=trend) for z in query])
@@ -241,7 +295,7 @@ def kernel_ridge(
     *,
     profile: Profile,
     ridge: float | np.ndarray = 1e-9,
-    trend: str | None = None,
+    trend: Trend = None,
 ) -> np.ndarray:
     """`(Q, C)`."""
     return cardinal_weights(query, centers, profile=profile, ridge=ridge, trend=trend) @ values
@@ -253,7 +307,7 @@ def power_function(
     *,
     profile: Profile,
     ridge: float | np.ndarray = 1e-9,
-    trend: str | None = None,
+    trend: Trend = None,
 ) -> np.ndarray:
     """`(Q,)`."""
     weights = cardinal_weights(query, centers, profile=profile, ridge=ridge, trend=trend)
@@ -266,7 +320,7 @@ def leave_one_out(
     *,
     profile: Profile,
     ridge: float | np.ndarray = 1e-9,
-    trend: str | None = None,
+    trend: Trend = None,
     rows: np.ndarray | None = None,
 ) -> np.ndarray:
     """`(N, C)` by N refits, or only `rows` of it. A single center leaves nothing to predict from: its prediction is zero."""
@@ -287,19 +341,16 @@ def rkhs_norm(
     *,
     profile: Profile,
     ridge: float | np.ndarray = 1e-9,
-    trend: str | None = None,
+    trend: Trend = None,
 ) -> np.ndarray:
-    """`(C,)`: the norm of the fitted function, one output at a time; a constant trend is not part of it."""
+    """`(C,)`: the norm of the fitted function, one output at a time; a trend is not part of it."""
     gram = profile(distances(centers, centers))
     matrix = gram + np.diag(np.broadcast_to(np.asarray(ridge, dtype=float), (len(centers),)))
+    border = polynomials(centers - centers.mean(0), trend)
     norms = []
     for y in values.T:
-        if trend is None:
-            coefficients = np.linalg.solve(matrix, y)
-        else:
-            ones = np.ones((len(centers), 1))
-            saddle = np.block([[matrix, ones], [ones.T, np.zeros((1, 1))]])
-            coefficients = np.linalg.solve(saddle, np.append(y, 0.0))[:-1]
+        rhs = np.append(y, np.zeros(border.shape[1]))
+        coefficients = np.linalg.solve(saddle_point(matrix, border), rhs)[: len(centers)]
         norms.append(math.sqrt(max(0.0, coefficients @ gram @ coefficients)))
     return np.array(norms)
 
@@ -328,7 +379,7 @@ def blended_kernel_ridge(
     *,
     profile: Profile,
     ridge: float | np.ndarray = 1e-9,
-    trend: str | None = None,
+    trend: Trend = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Means `(Q, C)` and bounds `(Q,)` on the power function, from the rows of the centers that are anchors."""
     means, bounds = np.zeros((len(query), values.shape[1])), np.zeros(len(query))
@@ -354,7 +405,7 @@ def coarse_kernel_ridge(
     profile: Profile,
     fit: str = "least_squares",
     ridge: float,
-    trend: str | None = None,
+    trend: Trend = None,
 ) -> np.ndarray:
     """Means `(Q, C)` of the coarse part, from its normal equations; `coarse` are rows of the centers."""
     points = centers[coarse]
@@ -375,7 +426,7 @@ def hierarchical_kernel_ridge(
     *,
     profile: Profile,
     ridge: float = 1e-9,
-    trend: str | None = None,
+    trend: Trend = None,
     fit: str = "least_squares",
     coarse_ridge: float,
 ) -> np.ndarray:

@@ -6,8 +6,10 @@ import sys
 import pytest
 from tools.counts import PACKAGE, PAPER, ROOT, python_files, statements
 
-FILES, LINES, PAPER_LINES, FILE_LINES = 145, 25_300, 4_000, 600
-NEW = ("quality", "stores")  # packages for what 0.1.0 could not do at all
+FILES, LINES, PAPER_LINES, FILE_LINES = 155, 25_800, 4_000, 600
+# Packages and files for what 0.1.0 could not do at all.
+NEW = ("interpolate", "quality", "stores")
+NEW_FILES = ("core/tails.py", "kernels/conditional.py", "neighbors/tree.py")
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +23,12 @@ def printed():
 
 
 def test_the_package_has_few_files_and_lines(printed):
-    files, lines, statements = printed["torchkrr"]
+    files, lines, total = printed["torchkrr"]
     assert files == len(python_files(PACKAGE)) <= FILES
     new_lines, new_statements = (sum(printed[name][column] for name in NEW) for column in (1, 2))
-    assert lines - new_lines <= LINES
-    assert statements - new_statements < printed["torchkrr 0.1.0"][2]
+    texts = [(PACKAGE / name).read_text() for name in NEW_FILES]
+    assert lines - new_lines - sum(text.count("\n") for text in texts) <= LINES
+    assert total - new_statements - sum(map(statements, texts)) < printed["torchkrr 0.1.0"][2]
 
 
 def test_the_experiments_of_the_paper_are_short(printed):

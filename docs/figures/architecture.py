@@ -29,6 +29,7 @@ ROOMS = {
     "nn": "the same as modules, with what they cache",
     "tuning, losses": "everything chosen, and trained, by leave-one-out",
     "storage": "one file for a layer or an estimator",
+    "interpolate": "scipy's vocabulary for scattered data",
     "estimators": "scikit-learn's vocabulary, for features, tables and text",
     "models": "features of a network, and networks that end in a kernel",
     "distributed": "centers sharded over processes",

@@ -1,10 +1,10 @@
 """Differentiable kernel ridge regression for PyTorch: a lazy head that needs no training.
 
-Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`, `transforms`,
-`neighbors`, `tuning` (what is chosen from the data), `losses`, `models` (networks that end in a kernel),
-`estimators` (scikit-learn's vocabulary), `vision` (images to features), `text` (sentences to embeddings),
-`quality` (label errors, outliers, duplicates, what to label next), `distributed` (centers spread over
-processes), `stores` (rows in a database), `errors`.
+Namespaces: `functional` (the mathematics), `nn` (the same as layers), `kernels`, `transforms`, `neighbors`, `tuning` (what
+is chosen from the data), `losses`, `models` (networks that end in a kernel), `estimators` (scikit-learn's vocabulary),
+`interpolate` (scipy's `RBFInterpolator`), `vision` (images to features), `text` (sentences to embeddings), `quality` (label
+errors, outliers, duplicates, what to label next), `distributed` (centers spread over processes), `stores` (rows in a
+database), `errors`.
 """
 
 import importlib
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from . import distributed as distributed
     from . import errors, functional, kernels, losses, models, neighbors, nn, transforms, tuning
     from . import estimators as estimators
+    from . import interpolate as interpolate
     from . import quality as quality
     from . import stores as stores
     from . import text as text
@@ -64,7 +65,7 @@ def __getattr__(name: str) -> object:
     """Import a name on first use, so that the command line and its help start without torch."""
     if name in _MODULES_OF_NAMES:
         value = getattr(importlib.import_module(f".{_MODULES_OF_NAMES[name]}", __name__), name)
-    elif name in __all__ or name in ("distributed", "estimators", "quality", "stores", "text", "vision"):
+    elif name in __all__ or name in ("distributed", "estimators", "interpolate", "quality", "stores", "text", "vision"):
         value = importlib.import_module(f".{name}", __name__)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ import difflib
 import math
 import numbers
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ NUMBERED = (
     "Number the classes, and give each an output: classes, labels = numpy.unique(values, return_inverse=True), then "
     "torch.nn.functional.one_hot(torch.as_tensor(labels)).to(dtype), with the dtype of the centers."
 )
+Trend = Literal["constant", "linear"] | int | None
+DEGREES = {"constant": 0, "linear": 1}  # of the trends with names
 INDEX_DTYPES = (torch.int64, torch.int32)
 SEARCH_AGAIN = "Search the neighbors again for these centers."
 
@@ -248,6 +250,28 @@ def _extremes(value: Any) -> tuple[float, float]:
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
     if value not in choices:
         raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+
+
+def degree_of(trend: Trend) -> int:
+    """The degree of a trend that has been checked, -1 for none."""
+    if trend is None:
+        return -1
+    return DEGREES[trend] if isinstance(trend, str) else trend
+
+
+def check_trend(trend: Any, kernel: Any = None) -> None:
+    """None, a name or a degree; one that the kernel, if given, can do with."""
+    named = trend is None or (isinstance(trend, str) and trend in DEGREES)
+    if not named and (isinstance(trend, bool) or not isinstance(trend, numbers.Integral) or trend < 0):
+        names = ", ".join(map(repr, (None, *DEGREES)))
+        raise InputError(f"trend must be one of {names}, or the degree of a polynomial (0, 1, 2, ...), got {trend!r}.")
+    if kernel is not None and kernel.order > degree_of(trend) + 1:
+        needed = kernel.order - 1
+        name = {degree: repr(name) for name, degree in DEGREES.items()}.get(needed, str(needed))
+        raise InputError(
+            f"{type(kernel).__name__} is conditionally positive definite of order {kernel.order}: it needs a trend of "
+            f"degree {needed} or more, got trend={trend!r}. Use trend={name}."
+        )
 
 
 def check_device(device: Any) -> None:

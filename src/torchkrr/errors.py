@@ -60,3 +60,7 @@ class KernelRidgeWarning(UserWarning):
 
 class RidgeRaisedWarning(KernelRidgeWarning):
     """Some cells were singular even in float64 and were solved with a larger ridge."""
+
+
+class TrendWarning(KernelRidgeWarning):
+    """Some neighborhoods do not determine the polynomial of their trend; the one of the smallest norm was taken."""

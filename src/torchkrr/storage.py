@@ -27,7 +27,7 @@ from . import kernels, transforms
 from ._files import first_bytes, replacing
 from .errors import FileError, InputError, InputTypeError
 from .kernels import Kernel
-from .neighbors import AutoIndex, ExactIndex, FaissIndex, StreamedIndex
+from .neighbors import AutoIndex, ExactIndex, FaissIndex, NeighborIndex, StreamedIndex, TreeIndex
 from .nn import BlendedKernelRidge, HierarchicalKernelRidge, KernelRidge, LocalKernelRidge
 from .transforms import Compose, Linear, StandardMean, Transform
 
@@ -58,7 +58,9 @@ TRANSFORMS: dict[str, type[Transform]] = {
 LAYERS: dict[str, Any] = {
     kind.__name__: kind for kind in (KernelRidge, LocalKernelRidge, BlendedKernelRidge, HierarchicalKernelRidge)
 }
-INDEXES: dict[str, Any] = {kind.__name__: kind for kind in (ExactIndex, StreamedIndex, AutoIndex, FaissIndex)}
+INTERPOLATOR = "RBFInterpolator"
+SAVE_THEMSELVES = tuple(f"{__package__}.{name}" for name in ("estimators", "interpolate"))
+INDEXES: dict[str, Any] = {kind.__name__: kind for kind in (ExactIndex, StreamedIndex, AutoIndex, FaissIndex, TreeIndex)}
 # Attributes of layers beside tensors, ridge, kernel and index; each layer has some of them.
 CHOICES = (
     *("num_neighbors", "trend", "fade", "normalize", "on_singular", "backend", "keep_factors"),
@@ -79,12 +81,12 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
     """
     if type(obj) in LAYERS.values():
         write_model(path, _stored_layer(obj))
-    elif any(base.__module__.startswith(f"{__package__}.estimators") for base in type(obj).__mro__):
+    elif any(base.__module__.startswith(SAVE_THEMSELVES) for base in type(obj).__mro__):
         obj.save(path)
     else:
         raise InputTypeError(
-            f"Only {', '.join(LAYERS)} and the estimators of torchkrr can be saved, got {type(obj).__name__}. "
-            "For other modules use torch.save(module.state_dict(), path)."
+            f"Only {', '.join(LAYERS)}, RBFInterpolator and the estimators of torchkrr can be saved, got "
+            f"{type(obj).__name__}. For other modules use torch.save(module.state_dict(), path)."
         )
 
 
@@ -92,6 +94,8 @@ def load(path: str | os.PathLike[str]) -> Any:
     """The layer or estimator in a file: it predicts the same, to the last bit. Nothing in the file is executed."""
     with _opened(path) as file:
         kind = str(_header(path, file.metadata()).get("class"))
+    if kind == INTERPOLATOR:
+        return getattr(importlib.import_module(".interpolate", __package__), kind).load(path)
     if kind not in LAYERS:
         estimators = importlib.import_module(".estimators", __package__)
         return importlib.import_module(".storage", estimators.__name__).load_estimator(path, estimators.ESTIMATORS)
@@ -119,7 +123,7 @@ def _stored_layer(layer: Any) -> Stored:
         "ridge": None if "ridge" in tensors else float(layer.ridge),
         "learned": [name for name, _ in layer.named_parameters()],
         "kernel": kernel_plan(layer.kernel),
-        "index": index and {"class": _file_name("index", index, INDEXES), "settings": index.__getstate__()},
+        "index": index_plan(index),
     }
     return Stored(type(layer).__name__, tensors, plain)
 
@@ -130,11 +134,12 @@ def _layer_from(stored: Stored) -> Any:
     if "ridge" in tensors:
         ridge = torch.nn.Parameter(tensors["ridge"]) if "ridge" in learned else tensors.pop("ridge")
     kernel = _unfilled_kernel(plain["kernel"])
-    layer = kind(tensors["centers"], tensors["values"], kernel=kernel, ridge=ridge)
+    trend = plain["choices"].get("trend")  # which the kernel may need
+    layer = kind(tensors["centers"], tensors["values"], kernel=kernel, ridge=ridge, trend=trend)
     for name, choice in plain["choices"].items():
         setattr(layer, name, choice)
     if plain["index"]:
-        layer.index = _class("index", plain["index"], INDEXES)(**plain["index"]["settings"])
+        layer.index = index_from_plan(plain["index"])
     for name in learned:
         owner, _, leaf = name.rpartition(".")
         part = layer.get_submodule(owner)
@@ -142,6 +147,15 @@ def _layer_from(stored: Stored) -> Any:
             part.register_parameter(leaf, torch.nn.Parameter(tensors[name]))
     layer.load_state_dict(tensors)
     return layer
+
+
+def index_plan(index: NeighborIndex | None) -> Plain | None:
+    """The class and the settings of an index; its points are those of its layer."""
+    return None if index is None else {"class": _file_name("index", index, INDEXES), "settings": index.__getstate__()}
+
+
+def index_from_plan(plan: Plain | None) -> NeighborIndex | None:
+    return None if plan is None else _class("index", plan, INDEXES)(**plan["settings"])
 
 
 class Stored(NamedTuple):

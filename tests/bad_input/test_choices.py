@@ -62,8 +62,12 @@ CHOICES = {
         ShapeError,
         r"ridge must be a number or a 0-d tensor.*, got shape \(6, 1\)",
     ),
-    "trend_unknown": ({"trend": "linear"}, InputError, r"trend must be one of None, 'constant', got 'linear'"),
-    "trend_true": ({"trend": True}, InputError, r"trend must be one of None, 'constant', got True"),
+    "trend_unknown": (
+        {"trend": "quadratic"},
+        InputError,
+        r"trend must be one of None, 'constant', 'linear', or .*, got 'quadratic'",
+    ),
+    "trend_true": ({"trend": True}, InputError, r"trend must be one of None, 'constant', 'linear', or .*, got True"),
     "on_singular_unknown": (
         {"on_singular": "ignore"},
         InputError,

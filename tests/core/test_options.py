@@ -21,7 +21,7 @@ OPTIONS = SolveOptions(Exponential())
         ({"kernel": Exponential}, InputTypeError, "got the class Exponential"),
         ({"ridge": -1.0}, InputError, "ridge"),
         ({"ridge": torch.ones(4)}, ShapeError, "ridge"),
-        ({"trend": "linear"}, InputError, "trend must be one of"),
+        ({"trend": "quadratic"}, InputError, "trend must be one of"),
         ({"normalize": "query"}, InputError, "normalize must be one of"),
         ({"on_singular": "ignore"}, InputError, "on_singular must be one of"),
         ({"backend": "numpy"}, InputError, "backend must be one of"),

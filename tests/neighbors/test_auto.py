@@ -149,7 +149,7 @@ def test_layers_take_auto(make):
 def test_a_layer_streams_what_does_not_fit_into_memory(monkeypatch):
     centers, values, query = torch.randn(200, 3), torch.randn(200, 2), torch.randn(9, 3)
     expected = nn.LocalKernelRidge(centers, values, 10, kernel=kernels.Matern32(2.0))
-    monkeypatch.setattr(auto, "_memory", lambda: 2 * centers.numel())
+    monkeypatch.setattr(auto, "memory_size", lambda: 2 * centers.numel())
     layer = nn.LocalKernelRidge(centers, values, 10, kernel=kernels.Matern32(2.0), index="auto")
     torch.testing.assert_close(layer(query), expected(query))
     assert layer.index.choice.search == "streamed"

@@ -14,6 +14,10 @@ Distances then give, with $C_{ij} = 2\bar K_{ij}\,\varphi'(d_{ij})/d_{ij}$,
 $\bar x_i = \sum_j C_{ij}(x_i - x_j) + \bar k_i\,\varphi'(d_i)/d_i\,(x_i - z)$, and the query gets minus the sum of the last
 term.
 
+With a trend, $A u + T\mu = p$ and $T^\top u = \pi$, $T = S P$, the same holds for the bordered system: with $\theta$ the
+polynomial of $\alpha g$, $\bar T = -S\alpha g\,\mu^\top - u\,(\theta - 2\gamma\mu)^\top$ (here without the outer $S$), and
+through the monomials it reaches the points. Those at the query are of offsets zero, so nothing comes through them.
+
 The power function needs no solve of its own because $w$ minimizes it. Faded weights do not: there
 $-2A^{-1}(I - S^2)u$ is one more column of $\alpha$, with $\gamma$ as its $g$, and the taper has a gradient of its own.
 """
@@ -27,17 +31,20 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..distances import safe_sqrt
-from ..kernels import profile_gradient
+from ..kernels.base import profile_gradient
+from . import tails
 from .cells import (
     LocalProblem,
     Neighborhoods,
     Solution,
     adjoint,
+    border_of,
     gather,
     outer_taper,
     pair_squared,
     recentered,
     smooth_taper,
+    unit_of,
 )
 from .options import SolveOptions
 
@@ -47,8 +54,8 @@ class Saved(NamedTuple):
 
     inner: Tensor  # (q, M): u
     adjoint: Tensor  # (q, M, C): alpha, or (q, M, C + 1) with fade: one for the power function
-    multiples: Tensor  # (q, C) or (q, C + 1) with a trend: what its projection took off alpha; else (q, 0)
-    gap: Tensor  # (q,) with a trend: mu; else (q, 0)
+    multiples: Tensor  # (q, p, C) or (q, p, C + 1): what the projection of a trend took off alpha; empty without
+    gap: Tensor  # (q, p) with a trend: minus mu; empty without
 
 
 class CellGradients(NamedTuple):
@@ -65,15 +72,16 @@ def save(solution: Solution, local_values: Tensor, resolved: Tensor) -> Saved:
     columns = local_values if system.outer is None else system.outer.unsqueeze(-1) * local_values
     if system.taper is not None:
         lost = -2 * (1 - system.taper.square()) * solution.inner
+        if system.unit is not None:
+            lost = lost * system.unit.unsqueeze(-1)
         columns = torch.cat((columns, lost.unsqueeze(-1)), dim=-1)
     solved, multiples = adjoint(solution, columns)
     bad = ~resolved
-    gap = solution.inner.new_empty(len(bad), 0) if solution.trend is None else solution.trend.gap.masked_fill(bad, 0)
     return Saved(
         solution.inner.masked_fill(bad[:, None], 0),
         solved.masked_fill(bad[:, None, None], 0),
-        multiples.masked_fill(bad[:, None], 0),
-        gap,
+        multiples.masked_fill(bad[:, None, None], 0),
+        solution.gap.masked_fill(bad[:, None], 0),
     )
 
 
@@ -107,6 +115,10 @@ def gradients(
     grad_members = torch.baddbmm(coefficients.sum(-1, keepdim=True) * members, coefficients, members, alpha=-1)
     member_distance = safe_sqrt(hood.member_squared)
     pull = (grad_cross * kernel.slope_over_distance(member_distance)).unsqueeze(-1) * hood.members  # (q, M, E)
+    grad_border = None
+    if options.trend is not None and (options.bordered or hood.taper is not None):
+        multiple = (saved.multiples @ columns.unsqueeze(-1)).squeeze(-1) + 2 * gamma * saved.gap  # (q, p)
+        grad_border = inner_beta.unsqueeze(-1) * saved.gap.unsqueeze(-2) - saved.inner.unsqueeze(-1) * multiple.unsqueeze(-2)
     if hood.taper is not None:
         # The gradient of s, from w = Su, p = Sk, t = S1 and A = S(K + Lambda)S + I - S^2.
         gram, cross = kernel.profile(distance), kernel.profile(member_distance)  # (q, M, M), (q, M)
@@ -114,15 +126,21 @@ def gradients(
         ridge = problem.ridge.expand_as(weights).unsqueeze(-1)
         weights_image, beta_image = (gram @ pair + ridge * pair).unbind(-1)  # (K + Lambda) w, (K + Lambda) S beta
         on_weights = (local_values @ grad_mean.unsqueeze(-1)).squeeze(-1) + 2 * gamma * (weights_image - cross)
-        grad_taper = on_weights * saved.inner + inner_beta * (cross - weights_image + 2 * hood.taper * saved.inner)
+        unit = unit_of(hood, options)
+        level = 1 if unit is None else unit.unsqueeze(-1)
+        grad_taper = on_weights * saved.inner + inner_beta * (cross - weights_image + 2 * level * hood.taper * saved.inner)
         grad_taper = grad_taper - saved.inner * beta_image
-        if options.trend:
-            # t = S1 enters through A u = p + mu t and t u = 1: its gradient is mu beta minus a multiple of u.
-            gap = saved.gap.unsqueeze(-1)
-            multiple = (saved.multiples * columns).sum(-1, keepdim=True) + 2 * gamma * gap
-            grad_taper = grad_taper + gap * inner_beta - multiple * saved.inner
+        if grad_border is not None:
+            grad_taper = grad_taper + _against_border(hood, options, grad_border)
         pull = pad(pull, (0, 0, 0, 1)) + _through_taper(hood, grad_taper)
+        if unit is not None:
+            grad_unit = -(saved.inner * inner_beta * (1 - hood.taper.square())).sum(-1)
+            pull[:, -1] = pull[:, -1] + _through_unit(hood, options, grad_unit)
         grad_members = pad(grad_members, (0, 0, 0, 1))
+    if grad_border is not None and options.degree > 0:
+        outer_grad = grad_border if outer is None else outer.unsqueeze(-1) * grad_border
+        moved = _through_monomials(hood, options, outer_grad)
+        pull = pull + (moved if hood.taper is None else pad(moved, (0, 0, 0, 1)))
     grad_offsets, grad_query = grad_members + pull, -pull.sum(1)
     if hood.scale is not None:
         grad_offsets, grad_query = _through_scale(hood, hood.scale, grad_offsets, grad_query)
@@ -144,6 +162,33 @@ def _through_scale(hood: Neighborhoods, scale: Tensor, grad_offsets: Tensor, gra
     if hood.taper is not None:
         shrink = pad(shrink, (0, 0, 0, 1))  # the row that sets the fading radius is no member
     return (grad_offsets - shrink) / scale[:, None, None], (grad_query + shrink.sum(1)) / scale[:, None]
+
+
+def _against_border(hood: Neighborhoods, options: SolveOptions, grad_border: Tensor) -> Tensor:
+    """What a gradient `(q, M, p)` of $T = SP$ is for S, `(q, M)`."""
+    if options.degree == 0:
+        return grad_border.squeeze(-1)
+    return (grad_border * border_of(hood, options).members).sum(-1)
+
+
+def _through_monomials(hood: Neighborhoods, options: SolveOptions, grad_border: Tensor) -> Tensor:
+    """Gradient of the offsets of the members `(q, M, E)`, given that of their monomials `(q, M, p)`."""
+    members = hood.members.detach()
+    frame = border_of(hood, options).frame
+    with torch.enable_grad():
+        leaf = members.requires_grad_()
+        border = tails.monomials(frame.coordinates(leaf), options.degree)
+        (grad_members,) = torch.autograd.grad(border, leaf, grad_border)
+    return grad_members
+
+
+def _through_unit(hood: Neighborhoods, options: SolveOptions, grad_unit: Tensor) -> Tensor:
+    """Gradient of the offset that sets the radius, `(q, E)`, through the size of the kernel."""
+    with torch.enable_grad():
+        leaf = hood.offsets[:, -1].detach().requires_grad_()
+        unit = options.kernel.unit(safe_sqrt(leaf.square().sum(-1)))
+        (grad_offset,) = torch.autograd.grad(unit, leaf, grad_unit)
+    return grad_offset
 
 
 def _through_taper(hood: Neighborhoods, grad_taper: Tensor) -> Tensor:

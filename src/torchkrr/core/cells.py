@@ -10,7 +10,8 @@ With $A = U^\top U$, $l = U^{-\top} p$ and, for a trend, $v = U^{-\top} t$, $b =
 
 $$ u = U^{-1}\bigl(l + \mu v\bigr),\quad \mu = (1-b)/c \ (0\text{ without trend}),\qquad w = S u, $$
 
-and the prediction is $w^\top y$. Plain torch throughout: differentiable by autograd, which is how second derivatives are
+and the prediction is $w^\top y$. Any other trend, and any trend of a kernel that is only conditionally positive definite,
+borders the system: `tails`. Plain torch throughout: differentiable by autograd, which is how second derivatives are
 obtained; `backward` has the first ones by hand.
 """
 
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from ..distances import CLOSE, safe_sqrt, squared_distances
-from . import trust
+from . import tails, trust
 from .factor import Factor, cholesky, unwhiten, whiten
 from .options import SolveOptions
 from .trust import Evidence
@@ -97,6 +98,7 @@ class LocalSystem(NamedTuple):
     outer: Tensor | None  # (q, M): what turns u into the weights on the values, and 1 into the trend
     taper_resolved: Tensor | None  # (q,) bool
     size: Tensor  # (q,): the root of the largest row sum of K
+    unit: Tensor | None = None  # (q,): how large the kernel is, where that is not one
 
 
 def gather(problem: LocalProblem, options: SolveOptions) -> Neighborhoods:
@@ -170,17 +172,50 @@ def assemble(neighborhoods: Neighborhoods, ridge: Tensor, options: SolveOptions)
     pairs = _pairs(neighborhoods) if options.plain_steps else pair_squared(*recentered(neighborhoods))
     gram = options.kernel.of_squared(pairs)  # (q, M, M)
     cross = options.kernel.of_squared(neighborhoods.member_squared)  # (q, M)
-    taper = neighborhoods.taper
+    taper, unit = neighborhoods.taper, unit_of(neighborhoods, options)
+    size = trust.size_of(gram) if unit is None else tails.size_of(gram, unit)
     if taper is None:
         matrix = torch.diagonal_scatter(gram, gram.diagonal(dim1=-2, dim2=-1) + ridge, dim1=-2, dim2=-1)
-        return LocalSystem(matrix, cross, cross, None, None, None, None, trust.size_of(gram))
+        return LocalSystem(matrix, cross, cross, None, None, None, None, size, unit)
     tapered = taper.unsqueeze(-1) * gram * taper.unsqueeze(-2)
-    # With phi(0) = 1 the diagonal of S(K + Lambda)S + I - S^2 is 1 + s^2 lambda.
-    diagonal = (1 + taper.square() * ridge).expand_as(taper)
+    if unit is None:
+        # With phi(0) = 1 the diagonal of S(K + Lambda)S + I - S^2 is 1 + s^2 lambda.
+        diagonal = (1 + taper.square() * ridge).expand_as(taper)
+    else:
+        # A kernel of another size is faded by as much: S(K + Lambda)S + unit (I - S^2).
+        level = unit.unsqueeze(-1)
+        diagonal = level + taper.square() * (ridge + options.kernel.at_zero - level)
     matrix = torch.diagonal_scatter(tapered, diagonal, dim1=-2, dim2=-1)
     resolved = taper_is_resolved(neighborhoods.cross_squared.detach().sqrt())
     outer = outer_taper(taper, options)
-    return LocalSystem(matrix, taper * cross, cross, gram, taper, outer, resolved, trust.size_of(gram))
+    return LocalSystem(matrix, taper * cross, cross, gram, taper, outer, resolved, size, unit)
+
+
+def unit_of(neighborhoods: Neighborhoods, options: SolveOptions) -> Tensor | None:
+    """The size of a kernel that is only conditionally positive definite, in each neighborhood `(q,)`; `None` is one."""
+    if options.kernel.order == 0:
+        return None
+    squared = neighborhoods.cross_squared
+    # With fade it is part of the system, and so has to be continuous and to have derivatives.
+    radius = safe_sqrt(squared.detach().amax(-1) if neighborhoods.taper is None else squared[:, -1])
+    unit = options.kernel.unit(radius)
+    return torch.where(unit > 0, unit, 1.0)
+
+
+class Border(NamedTuple):
+    """The monomials of the trend."""
+
+    members: Tensor  # (q, M, p)
+    query: Tensor  # (q, 1, p)
+    frame: tails.Frame
+
+
+def border_of(neighborhoods: Neighborhoods, options: SolveOptions) -> Border:
+    members, places, scale = neighborhoods.members, neighborhoods.points, neighborhoods.scale
+    places = places if scale is None else places / scale[:, None, None]
+    frame = tails.frame_of(members, places, options.precision)
+    query = frame.coordinates(torch.zeros_like(members[:, :1]))
+    return Border(tails.monomials(frame.coordinates(members), options.degree), tails.monomials(query, options.degree), frame)
 
 
 def _pairs(neighborhoods: Neighborhoods) -> Tensor:
@@ -203,7 +238,7 @@ def taper_is_resolved(distance: Tensor) -> Tensor:
 
 def outer_taper(taper: Tensor | None, options: SolveOptions) -> Tensor | None:
     """The taper of the weights and of the trend."""
-    if taper is None or not options.trend:
+    if taper is None or options.trend is None:
         return taper
     # If every member is on the border nothing is left to solve: the limit of the trend is the plain mean.
     return torch.where((taper == 0).all(-1, keepdim=True), 1.0, taper)
@@ -245,37 +280,67 @@ class Solution(NamedTuple):
     norm: Tensor  # (q,): of u, the larger of those with and without trend
     factor: Factor
     system: LocalSystem
-    trend: TrendPart | None
+    trend: TrendPart | None  # with a constant on a positive definite kernel
+    gap: Tensor  # (q, p): minus the multipliers of the trend; p is zero without
+    bordered: tails.Bordered | None = None  # with any other trend
 
 
 def solve(problem: LocalProblem, options: SolveOptions, *, sound: Tensor | None = None) -> Solution:
     """Solve embedded cells; those outside the mask `sound` are replaced by harmless ones."""
-    system = assemble(gather(problem, options), problem.ridge, options)
+    neighborhoods = gather(problem, options)
+    system = assemble(neighborhoods, problem.ridge, options)
     matrix = system.matrix
     if sound is not None:
         identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
         matrix = torch.where(sound[:, None, None], matrix, identity)
+    if options.bordered:
+        return _solve_bordered(problem, neighborhoods, system._replace(matrix=matrix), options)
     factor = cholesky(matrix)
     whitened = whiten(factor, system.rhs.unsqueeze(-1)).squeeze(-1)  # (q, M): l
     inner = unwhiten(factor, whitened.unsqueeze(-1)).squeeze(-1)  # (q, M): u without trend
     norm = torch.linalg.vector_norm(inner.detach(), dim=-1)
     power_squared = 1 - whitened.square().sum(-1)
-    trend = None
-    if options.trend:
+    trend, gap = None, inner.new_empty(len(inner), 0)
+    if options.trend is not None:
         ones = system.outer if system.outer is not None else torch.ones_like(inner)
         white_ones = whiten(factor, ones.unsqueeze(-1)).squeeze(-1)  # (q, M): v
         total = white_ones.square().sum(-1)  # (q,): c
         missing = 1 - (whitened * white_ones).sum(-1)  # (q,): 1 - b
         trend = TrendPart(unwhiten(factor, white_ones.unsqueeze(-1)).squeeze(-1), total, missing / total)
-        inner = inner + trend.gap.unsqueeze(-1) * trend.direction
+        gap = trend.gap.unsqueeze(-1)
+        inner = inner + gap * trend.direction
         norm = torch.maximum(norm, torch.linalg.vector_norm(inner.detach(), dim=-1))
         power_squared = power_squared + missing.square() / total
     weights = inner if system.outer is None else system.outer * inner
     if system.gram is not None:
-        # Faded weights do not minimize the quadratic form, so it is evaluated as it stands.
-        image = (system.gram @ weights.unsqueeze(-1)).squeeze(-1) + problem.ridge * weights
-        power_squared = 1 + (weights * (image - 2 * system.cross)).sum(-1)
-    return Solution(inner, weights, power_squared, norm, factor, system, trend)
+        power_squared = _quadratic_form(weights, system, problem.ridge, options)
+    return Solution(inner, weights, power_squared, norm, factor, system, trend, gap)
+
+
+def _quadratic_form(weights: Tensor, system: LocalSystem, ridge: Tensor, options: SolveOptions) -> Tensor:
+    """The squared power function of faded weights: they do not minimize it, so it is evaluated as it stands."""
+    assert system.gram is not None
+    image = (system.gram @ weights.unsqueeze(-1)).squeeze(-1) + ridge * weights
+    return options.kernel.at_zero + (weights * (image - 2 * system.cross)).sum(-1)
+
+
+def _solve_bordered(
+    problem: LocalProblem, neighborhoods: Neighborhoods, system: LocalSystem, options: SolveOptions
+) -> Solution:
+    border, outer, rows = border_of(neighborhoods, options), system.outer, system.rhs.shape[-1]
+    sides = border.members if outer is None else outer.unsqueeze(-1) * border.members
+    unit = torch.ones_like(system.size) if system.unit is None else system.unit
+    bordered = tails.bordered(system.matrix, sides, unit, border.frame.noise)
+    rhs = torch.cat((system.rhs, border.query.squeeze(1)), dim=-1)  # (q, M + p)
+    solved = bordered.solve(rhs.unsqueeze(-1)).squeeze(-1)
+    inner = solved[:, :rows]
+    weights = inner if outer is None else outer * inner
+    if system.gram is None:
+        power_squared = options.kernel.at_zero - (rhs * solved).sum(-1)
+    else:
+        power_squared = _quadratic_form(weights, system, problem.ridge, options)
+    norm = torch.linalg.vector_norm(inner.detach(), dim=-1)
+    return Solution(inner, weights, power_squared, norm, bordered.factor, system, None, -solved[:, rows:], bordered)
 
 
 @torch.no_grad()
@@ -287,15 +352,24 @@ def resolved(solution: Solution, local_values: Tensor, ridge: Tensor, options: S
     if limits.mean < torch.inf and local_values.shape[-1]:
         columns = local_values if system.outer is None else system.outer.unsqueeze(-1) * local_values
         lengths = torch.linalg.vector_norm(adjoint(solution, columns)[0], dim=-2)  # (q, C)
-        ratio = trust.worst_ratio(lengths, trust.value_sizes(local_values, solution.trend is not None, options.value_scale))
+        sizes = trust.value_sizes(local_values, options.trend is not None, options.value_scale)
+        ratio = trust.worst_ratio(lengths, sizes)
     if trust.needs_inverse(limits):
         vectors = trust.probes(system.matrix)
-        solved = unwhiten(factor, whiten(factor, vectors.expand(len(solution.norm), -1, -1)))
-        inverse = trust.inverse_norm(solved, vectors)
+        solved = _solved(solution, vectors.expand(len(solution.norm), -1, -1))[:, :rows]
+        inverse = (trust if solution.bordered is None else tails).inverse_norm(solved, vectors)
     spread = trust.spread_of(solution.norm, solution.inner, -1)
     norm = solution.norm.clamp_min(options.least_norm)
     evidence = Evidence(system.size, norm, spread, ridge_of(ridge, norm), ratio, inverse)
+    if system.unit is not None:
+        evidence = evidence.in_units(system.unit)
     good = factor.sound & trust.judge(evidence, rows, limits)
+    if solution.bordered is not None:
+        determined = solution.bordered.determined
+        if norm.dtype != torch.float64:
+            good = good & determined  # float64 tells whether they are
+        elif options.undetermined is not None and not bool(determined.all()):
+            options.undetermined.append(int((~determined).sum()))
     return good & system.taper_resolved if system.taper_resolved is not None and limits.any else good
 
 
@@ -309,17 +383,25 @@ def predict(weights: Tensor, local_values: Tensor) -> Tensor:
 
 
 def adjoint(solution: Solution, rhs: Tensor) -> tuple[Tensor, Tensor]:
-    r"""$A^{-1}B$ for `rhs` `(q, M, C)`, and the `(q, C)` multiples of $A^{-1}t$ taken off it.
+    r"""$A^{-1}B$ for `rhs` `(q, M, C)`, and the `(q, p, C)` multiples of $A^{-1}T$ taken off it.
 
-    With a trend the result is projected so that $t^\top$ of it is zero; without, the multiples are empty.
+    With a trend the result is projected so that $T^\top$ of it is zero, and the multiples are the coefficients of its
+    polynomial; without, they are empty.
     """
-    solved = unwhiten(solution.factor, whiten(solution.factor, rhs))
+    solved = _solved(solution, rhs)
     if solution.trend is None:
-        return solved, solved.new_empty(len(solved), 0)
+        return solved[:, : rhs.shape[-2]], solved[:, rhs.shape[-2] :]
     outer = solution.system.outer
     sums = (solved if outer is None else outer.unsqueeze(-1) * solved).sum(-2)  # (q, C): t A^-1 B
-    multiples = sums / solution.trend.total.unsqueeze(-1)
-    return solved - solution.trend.direction.unsqueeze(-1) * multiples.unsqueeze(-2), multiples
+    multiples = (sums / solution.trend.total.unsqueeze(-1)).unsqueeze(-2)
+    return solved - solution.trend.direction.unsqueeze(-1) * multiples, multiples
+
+
+def _solved(solution: Solution, rhs: Tensor) -> Tensor:
+    """$A^{-1}B$, or the solution `(q, M + p, C)` of the bordered system."""
+    if solution.bordered is not None:
+        return solution.bordered.solve(rhs)
+    return unwhiten(solution.factor, whiten(solution.factor, rhs))
 
 
 class WhitePath(NamedTuple):

@@ -28,16 +28,17 @@ from torch import Tensor
 from .. import native
 from .._checks import check_finite
 from .._tensors import is_plain, needs_gradient, working_dtype
-from ..kernels import BY_NAME, Exponential, Kernel, RationalQuadratic, Wendland, check_kernel
+from ..kernels import Exponential, Kernel, RationalQuadratic, Wendland
+from ..kernels.names import BY_NAME, check_kernel
 from ..native import NAMES, Task
 from . import trust
 from .backward import Saved
 from .cells import LocalProblem
 from .dense import DenseProblem
 from .dense import mean as dense_mean_by_torch
-from .options import Normalize, SolveOptions
+from .options import PLAIN_TRENDS, Normalize, SolveOptions
 
-PROFILES = {kind: number for number, kind in enumerate(BY_NAME.values())}  # numbered as in profile.h
+PROFILES = {kind: number for number, kind in enumerate(list(BY_NAME.values())[:7])}  # numbered as in profile.h
 NUMPY_TYPES = {torch.float32: numpy.float32, torch.float64: numpy.float64}
 # Floating-point operations, per query, that sharing has to save to be worth its bookkeeping.
 WORTHWHILE = 1e5
@@ -98,6 +99,8 @@ def local_obstacle(problem: LocalProblem, options: SolveOptions, learned: Sequen
         return f"it has no profile for {name}"
     if learned:
         return f"it has no gradient for what {name} learns in its profile"
+    if options.kernel.order > 0 or options.trend not in PLAIN_TRENDS:
+        return "it has no trend but a constant on a positive definite kernel"
     if options.fade or options.normalize:
         return f"it has no {'fade' if options.fade else 'normalize'}"
     if not is_plain(*problem[:4], *numbers_of_profile(options.kernel)):
@@ -157,7 +160,7 @@ def local_forward(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor,
     mean, power_squared = new(count, *steps, outputs), new(count, *steps)
     weights = new(count, neighbors if kind == "weights" or saves else 0)
     adjoint = new(count, neighbors, outputs) if saves else new(count, 0)
-    constant = new(count, outputs if kind == "coefficients" and options.trend else 0)
+    constant = new(count, outputs if kind == "coefficients" and options.trend is not None else 0)
     resolved = torch.empty(count, *steps, dtype=torch.bool)
     results = {"power": power_squared, "weights": weights, "adjoint": adjoint, "multiples": constant, "resolved": resolved}
     if kind in ("mean", "path"):
@@ -165,7 +168,7 @@ def local_forward(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor,
     _run_local("solve", problem, options, results, shared, options.cache if factor_only else None)
     nothing = new(count, 0)
     if kind == "coefficients":
-        constant = constant if options.trend else mean.zero_()
+        constant = constant if options.trend is not None else mean.zero_()
         return torch.cat((adjoint, constant.unsqueeze(-2)), dim=-2), power_squared, resolved, *[nothing] * 4
     if kind == "weights":
         first = weights if shared is None else weights.gather(1, shared.ranks)

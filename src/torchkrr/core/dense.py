@@ -17,7 +17,8 @@ from torch import Tensor
 from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from .._tensors import any_requires_grad, as_double, needs_gradient, working_dtype
 from ..distances import squared_distances
-from . import trust
+from ..kernels import Kernel
+from . import tails, trust
 from .factor import Factor, SolveWithFactor, cholesky, whiten
 from .options import SolveOptions
 from .trust import Evidence, Limits
@@ -49,6 +50,14 @@ class DenseSystem(NamedTuple):
     size: Tensor  # (*,): the root of the largest row sum of K
     trend: Tensor | None  # (*, N, 1): A^-1 1
     total: Tensor | None  # (*, 1, 1): 1 A^-1 1
+    tail: DenseTail | None = None  # of a bordered system: then right-hand sides and solutions have N + p rows
+
+
+class DenseTail(NamedTuple):
+    """What a polynomial trend adds to a system."""
+
+    system: tails.Bordered
+    frame: tails.Frame
 
 
 class DenseResult(NamedTuple):
@@ -66,10 +75,14 @@ def solve_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor,
         points = kernel.embed(query.to(dtype)), kernel.embed(centers.to(dtype))
         return DenseProblem(*points, values.to(dtype), ridge.to(dtype), replace(options, limits=limits))
 
+    undetermined: list[int] = []
+    options = replace(options, undetermined=undetermined, precision=torch.finfo(values.dtype).eps)
+
     if query.shape[-2] == 0:  # nothing to judge
         return evaluate(pose(dtype, trust.NO_LIMITS)).result
     result, resolved = evaluate(pose(dtype, trust.limits(dtype, kind, differentiated=differentiated)))
     if bool(resolved.all()):
+        trust.undetermined_tails(undetermined, options.if_undetermined)
         return result
 
     def solve(problem: DenseProblem) -> Tensor:
@@ -87,13 +100,16 @@ def solve_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: Tensor,
         count = int((~resolved).sum())
         who = "1 prediction needs" if count == 1 else f"{count} predictions need"
         _raise_ridge(problem, resolved, solve, f"{who} a Gram matrix")
+    trust.undetermined_tails(undetermined, options.if_undetermined)
     return result
 
 
 @torch.no_grad()
 def raised_ridge(kind: DenseKind, problem: DenseProblem) -> Tensor:
     """The least ridge that resolves each float64 problem, `(*, 1)`; zero if it is resolved as it is."""
-    problem = problem._replace(options=replace(problem.options, limits=trust.limits(torch.float64, kind)))
+    undetermined: list[int] = []
+    limits = trust.limits(torch.float64, kind)
+    problem = problem._replace(options=replace(problem.options, limits=limits, undetermined=undetermined))
 
     def resolved(problem: DenseProblem) -> Tensor:
         good = EVALUATE[kind](problem).resolved
@@ -101,11 +117,13 @@ def raised_ridge(kind: DenseKind, problem: DenseProblem) -> Tensor:
         return good.flatten(good.ndim - width).all(-1, keepdim=True)
 
     good = resolved(problem)
+    trust.undetermined_tails(undetermined, problem.options.if_undetermined)
     raised = torch.zeros_like(good, dtype=torch.float64)
 
     def solve(problem: DenseProblem) -> Tensor:
         nonlocal good, raised
-        raised = torch.where(good, raised, problem.ridge.amin())
+        reached = problem.ridge.amin() if problem.options.kernel.order == 0 else problem.smallest_ridge
+        raised = torch.where(good, raised, reached)
         good = good | resolved(problem)
         return good
 
@@ -123,10 +141,28 @@ def _raise_ridge(
     """Call `solve`, which returns what is resolved by then, with larger ridges, if the options allow it."""
     if problem.options.on_singular == "raise":
         raise trust.singular_error(what, f"N={problem.centers.shape[-2]}", problem.ridge)
-    trust.raise_ridge(lambda rung: solve(problem._replace(ridge=problem.ridge.clamp_min(rung))), resolved, problem.ridge)
+    unit = unit_of(problem)
+
+    def solve_with(rung: float) -> Tensor:
+        ridge = problem.ridge.clamp_min(rung) if unit is None else torch.maximum(problem.ridge, rung * unit)
+        return solve(problem._replace(ridge=ridge))
+
+    trust.raise_ridge(solve_with, resolved, problem.ridge if unit is None else problem.ridge / unit)
+
+
+def unit_of(problem: DenseProblem) -> Tensor | None:
+    """The size of a kernel that is only conditionally positive definite, `(*, 1)`; `None` is one."""
+    kernel, centers = problem.options.kernel, problem.centers.detach()
+    if kernel.order == 0:
+        return None
+    radius = torch.linalg.vector_norm(centers - centers.mean(-2, keepdim=True), dim=-1).amax(-1, keepdim=True)
+    unit = kernel.unit(radius).detach()
+    return torch.where(unit > 0, unit, 1.0)
 
 
 def spd_solve(system: DenseSystem, rhs: Tensor) -> Tensor:
+    if system.tail is not None:
+        return system.tail.system.solve(rhs)
     leading = torch.broadcast_shapes(system.matrix.shape[:-2], rhs.shape[:-2])
     rhs = rhs.expand(*leading, -1, -1)
     upper = system.factor.upper.expand(*leading, -1, -1)
@@ -137,13 +173,34 @@ def spd_solve(system: DenseSystem, rhs: Tensor) -> Tensor:
 
 def assemble(problem: DenseProblem) -> DenseSystem:
     gram = problem.options.kernel.of_squared(squared_distances(problem.centers, problem.centers))  # (*, N, N)
+    if problem.options.bordered:
+        return bordered(problem, gram)
     system = factored(gram, problem.ridge)
     # A harmless stand-in keeps the gradients of the problems around it finite; the failed one stays marked.
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     sound = system.factor.sound[..., None, None]
     factor = system.factor._replace(upper=torch.where(sound, system.factor.upper, identity))
     system = system._replace(matrix=torch.where(sound, system.matrix, identity), factor=factor)
-    return with_trend(system) if problem.options.trend else system
+    return with_trend(system) if problem.options.trend is not None else system
+
+
+def bordered(problem: DenseProblem, gram: Tensor) -> DenseSystem:
+    """The system of a kernel matrix `(*, N, N)` with a polynomial trend."""
+    diagonal = gram.diagonal(dim1=-2, dim2=-1) + problem.ridge
+    matrix = torch.diagonal_scatter(gram, diagonal, dim1=-2, dim2=-1)
+    frame = tails.frame_of(problem.centers, precision=problem.options.precision)
+    border = tails.monomials(frame.coordinates(problem.centers), problem.options.degree)
+    unit = unit_of(problem)
+    unit = gram.new_ones(gram.shape[:-2]) if unit is None else unit.squeeze(-1)
+    system = tails.bordered(matrix, border.expand(*gram.shape[:-2], -1, -1), unit, frame.noise)
+    sound, known = system.sound, problem.options.undetermined
+    if gram.dtype != torch.float64:
+        sound = sound & system.determined
+    elif known is not None and not bool(system.determined.all()):
+        known.append(int((~system.determined).sum()))
+    return DenseSystem(
+        matrix, system.factor._replace(sound=sound), tails.size_of(gram, unit), None, None, DenseTail(system, frame)
+    )
 
 
 def factored(gram: Tensor, ridge: Tensor) -> DenseSystem:
@@ -158,21 +215,31 @@ def with_trend(system: DenseSystem) -> DenseSystem:
     return system._replace(trend=trend, total=trend.sum(-2, keepdim=True))
 
 
-def crosses(problem: DenseProblem) -> Iterator[Tensor]:
-    """The kernel `(*, N, q)` of the centers with some queries after others."""
+def crosses(problem: DenseProblem, system: DenseSystem) -> Iterator[Tensor]:
+    """As `cross_kernel`, of some queries after others."""
     batch = torch.broadcast_shapes(problem.query.shape[:-2], problem.centers.shape[:-2]).numel()
     row_bytes = 4 * batch * problem.centers.shape[-2] * problem.query.element_size()
     size = rows_per_chunk(row_bytes, 4 * chunk_bytes(problem.query.device))
     for chunk in ranges(problem.query.shape[-2], size) or [slice(0, 0)]:
-        yield cross_kernel(problem, problem.query[..., chunk, :])
+        yield cross_kernel(problem, system, problem.query[..., chunk, :])
 
 
-def cross_kernel(problem: DenseProblem, query: Tensor) -> Tensor:
-    return problem.options.kernel.of_squared(squared_distances(problem.centers, query))  # (*, N, q)
+def cross_kernel(problem: DenseProblem, system: DenseSystem, query: Tensor) -> Tensor:
+    """The kernel `(*, N, q)` of the centers with queries; of a bordered system `(*, N + p, q)`, with their monomials."""
+    cross = problem.options.kernel.of_squared(squared_distances(problem.centers, query))
+    if system.tail is None:
+        return cross
+    at = tails.monomials(system.tail.frame.coordinates(query), problem.options.degree).mT  # (*, p, q)
+    return torch.cat((cross, at.expand(*cross.shape[:-2], -1, -1)), dim=-2)
+
+
+def of_centers(system: DenseSystem, solved: Tensor) -> Tensor:
+    """The rows `(*, N, C)` of a solution that belong to the centers."""
+    return solved if system.tail is None else solved[..., : system.matrix.shape[-1], :]
 
 
 class DenseWeights(NamedTuple):
-    plain: Tensor  # (*, N, q): A^-1 k
+    plain: Tensor  # (*, N, q): A^-1 k; of a bordered system (*, N + p, q)
     weights: Tensor  # (*, N, q): with the trend, if there is one
     norm: Tensor  # (*, q): the larger of both
     spread: Tensor  # (*, q): as in `trust`
@@ -180,8 +247,9 @@ class DenseWeights(NamedTuple):
 
 def weights_for(system: DenseSystem, cross: Tensor) -> DenseWeights:
     """Weights for the columns of `cross` `(*, N, q)`."""
-    plain = weights = spd_solve(system, cross)
-    norm = torch.linalg.vector_norm(plain.detach(), dim=-2)
+    plain = spd_solve(system, cross)
+    weights = of_centers(system, plain)
+    norm = torch.linalg.vector_norm(weights.detach(), dim=-2)
     if system.trend is not None and system.total is not None:
         weights = plain + system.trend * ((1 - plain.sum(-2, keepdim=True)) / system.total)
         norm = torch.maximum(norm, torch.linalg.vector_norm(weights.detach(), dim=-2))
@@ -216,9 +284,10 @@ class _Judge:
         vectors = torch.randn(rows, PROBES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         vectors = vectors.to(system.matrix)
         self.probes = spd_solve(self.system, vectors)  # (*, N, PROBES)
-        self.inverse = trust.inverse_norm(self.probes, vectors).unsqueeze(-1)  # (*, 1)
+        rule = trust.inverse_norm if system.tail is None else tails.inverse_norm
+        self.inverse = rule(of_centers(system, self.probes), vectors).unsqueeze(-1)  # (*, 1)
         if coefficients is not None and coefficients.shape[-1]:
-            lengths = torch.linalg.vector_norm(coefficients.detach(), dim=-2)  # (*, C)
+            lengths = torch.linalg.vector_norm(of_centers(system, coefficients).detach(), dim=-2)  # (*, C)
             sizes = trust.value_sizes(problem.values.detach(), problem.options.trend is not None)
             self.ratio = trust.worst_ratio(lengths, sizes).unsqueeze(-1)
 
@@ -228,6 +297,8 @@ class _Judge:
             return self.sound.expand_as(norm)
         ratio, size = self.ratio if ratio is None else ratio, self.system.size.unsqueeze(-1)
         evidence = Evidence(size, norm, spread, self.problem.smallest_ridge, ratio, self.inverse)
+        if self.system.tail is not None:
+            evidence = evidence.in_units(self.system.tail.system.unit.unsqueeze(-1))
         return self.sound & trust.judge(evidence, self.system.matrix.shape[-1], self.limits)
 
     @torch.no_grad()
@@ -253,7 +324,8 @@ def mean(problem: DenseProblem) -> DenseResult:
     coefficients, trend = project_trend(system, spd_solve(system, problem.values))
     judge = _Judge(problem, system, coefficients)
     parts = [
-        (mean_for(cross, coefficients, trend), judge.resolved(cross.detach()).unsqueeze(-1)) for cross in crosses(problem)
+        (mean_for(cross, coefficients, trend), judge.resolved(cross.detach()).unsqueeze(-1))
+        for cross in crosses(problem, system)
     ]
     return DenseResult(*(torch.cat(column, dim=-2) for column in zip(*parts, strict=True)))
 
@@ -266,7 +338,7 @@ def mean_for(cross: Tensor, coefficients: Tensor, trend: Tensor | None) -> Tenso
 def weights(problem: DenseProblem) -> DenseResult:
     """Cardinal weights `(*, Q, N)`."""
     system = assemble(problem)
-    found = weights_for(system, cross_kernel(problem, problem.query))
+    found = weights_for(system, cross_kernel(problem, system, problem.query))
     resolved = _Judge(problem, system).trusts(found.norm, found.spread)
     return DenseResult(found.weights.mT, resolved.unsqueeze(-1))
 
@@ -275,15 +347,17 @@ def power_squared(problem: DenseProblem) -> DenseResult:
     r"""$1 - k^\top A^{-1}k$, plus $(1-b)^2/c$ with a trend; `(*, Q)`."""
     system = assemble(problem)
     judge, parts = _Judge(problem, system), []
-    for cross in crosses(problem):
+    for cross in crosses(problem, system):
         found = weights_for(system, cross)
-        parts.append((power_for(system, cross, found), judge.trusts(found.norm, found.spread)))
+        parts.append((power_for(problem.options.kernel, system, cross, found), judge.trusts(found.norm, found.spread)))
     return DenseResult(*(torch.cat(column, dim=-1) for column in zip(*parts, strict=True)))
 
 
-def power_for(system: DenseSystem, cross: Tensor, found: DenseWeights) -> Tensor:
+def power_for(kernel: Kernel, system: DenseSystem, cross: Tensor, found: DenseWeights) -> Tensor:
     """Squared power function `(*, q)` for the columns of `cross` `(*, N, q)` and the weights found for them."""
     explained = (cross * found.plain).sum(-2)
+    if system.tail is not None:
+        return kernel.at_zero - explained
     # The norm of U^-T k is the same number with less rounding; the gradient is that of the formula.
     accurate = whiten(system.factor, cross.detach()).square().sum(-2)
     power = 1 - (explained + (accurate - explained).detach())
@@ -299,9 +373,12 @@ class DenseLeftOut(NamedTuple):
 
 
 def inverse_of(system: DenseSystem) -> Tensor:
-    """`(*, N, N)`, without the trend."""
+    """`(*, N, N)`, without a constant trend, but projected for any other."""
     if any_requires_grad(system.matrix):
-        return spd_solve(system, torch.eye(system.matrix.shape[-1], dtype=system.matrix.dtype, device=system.matrix.device))
+        identity = torch.eye(system.matrix.shape[-1], dtype=system.matrix.dtype, device=system.matrix.device)
+        return of_centers(system, spd_solve(system, identity))
+    if system.tail is not None:
+        return system.tail.system.complement_inverse()
     return torch.cholesky_inverse(system.factor.upper, upper=True)  # a third of the price
 
 
@@ -311,7 +388,7 @@ def left_out_of(system: DenseSystem, values: Tensor, inverse: Tensor) -> DenseLe
     if system.trend is not None and system.total is not None:
         diagonal = diagonal - (system.trend.square() / system.total).squeeze(-1)
     # Not the inverse times the values: columns of two close rows have large entries, and their errors would not cancel.
-    coefficients, _ = project_trend(system, spd_solve(system, values))
+    coefficients, _ = project_trend(system, of_centers(system, spd_solve(system, values)))
     return DenseLeftOut(coefficients / diagonal.unsqueeze(-1), coefficients, diagonal)
 
 
@@ -320,6 +397,7 @@ def leave_one_out(problem: DenseProblem) -> DenseResult:
     system = assemble(problem)
     inverse = inverse_of(system)
     residuals, coefficients, diagonal = left_out_of(system, problem.values, inverse)
+    needed = None if system.tail is None else system.tail.system.needed()
     with torch.no_grad():
         inverse, _ = project_trend(system, inverse)
         lengths = torch.linalg.vector_norm(inverse, dim=-2)  # (*, N): |P_i|, each as it was solved for
@@ -329,13 +407,35 @@ def leave_one_out(problem: DenseProblem) -> DenseResult:
         solved = torch.linalg.vector_norm(coefficients, dim=-2, keepdim=True) + residuals.abs() * lengths.unsqueeze(-1)
         sizes = trust.value_sizes(problem.values, problem.options.trend is not None).unsqueeze(-2)  # (*, 1, C)
         resolved = _Judge(problem, system).trusts(norm, spread, trust.worst_ratio(solved, sizes))
-    return DenseResult(problem.values - residuals, resolved.unsqueeze(-1))
+    result = DenseResult(problem.values - residuals, resolved.unsqueeze(-1))
+    return result if needed is None else _with_refits(problem, result, needed)
+
+
+def _with_refits(problem: DenseProblem, result: DenseResult, needed: Tensor) -> DenseResult:
+    """With the predictions of the `needed` `(*, N)`: what the others determine of the polynomial is another problem."""
+    *leading, rows, _ = result.result.shape
+    batch = torch.Size(leading)
+    centers, values = problem.centers.expand(*batch, -1, -1), problem.values.expand(*batch, -1, -1)
+    ridge = problem.ridge if problem.ridge.ndim == 0 else problem.ridge.expand(*batch, rows)
+    means, resolved = result.result.clone(), result.resolved.expand(*batch, rows, 1).clone()
+    for *at, row in needed.expand(*batch, rows).nonzero().tolist():
+        rest = torch.arange(rows, device=centers.device) != row
+        place = tuple(at)
+        own = ridge if ridge.ndim == 0 else ridge[place][rest]
+        again = mean(
+            DenseProblem(centers[place][row : row + 1], centers[place][rest], values[place][rest], own, problem.options)
+        )
+        means[(*place, row)], resolved[(*place, row)] = again.result[0], again.resolved[0]
+    return DenseResult(means, resolved)
 
 
 def norm_squared(problem: DenseProblem) -> DenseResult:
     r"""$\alpha^\top K\alpha$ per output, `(*, C)`."""
     system = assemble(problem)
-    coefficients, trend = project_trend(system, spd_solve(system, problem.values))
+    solved = spd_solve(system, problem.values)
+    coefficients, trend = project_trend(system, of_centers(system, solved))
+    if system.tail is not None:
+        trend = system.tail.system.border @ solved[..., coefficients.shape[-2] :, :]
     fitted = problem.values - problem.ridge.unsqueeze(-1) * coefficients  # K alpha
     squared = (coefficients * (fitted if trend is None else fitted - trend)).sum(-2)
     with torch.no_grad():
@@ -363,7 +463,11 @@ EVALUATE: dict[DenseKind, Callable[[DenseProblem], DenseResult]] = {
 def serves_any_query(system: DenseSystem) -> Tensor:
     """Whether float64 systems can be trusted with queries not yet known, `(*,)` bool."""
     vectors = trust.probes(system.matrix)
-    inverse = trust.inverse_norm(spd_solve(system, vectors), vectors)
+    solved = of_centers(system, spd_solve(system, vectors))
+    if system.tail is None:
+        inverse = trust.inverse_norm(solved, vectors)
+    else:
+        inverse = tails.inverse_norm(solved, vectors) * system.tail.system.unit
     return system.factor.sound & trust.serves_any_query(system.size, system.matrix.shape[-1], inverse)
 
 
@@ -376,6 +480,8 @@ class DenseRegressor:
     @torch.no_grad()
     def __init__(self, centers: Tensor, values: Tensor, options: SolveOptions) -> None:
         points, ridge = options.kernel.embed(centers.double()), as_double(options.ridge, centers.device)
+        undetermined: list[int] = []
+        options = replace(options, undetermined=undetermined, precision=torch.finfo(centers.dtype).eps)
         self.problem = DenseProblem(points[:0], points, values.double(), ridge, options)
         system = assemble(self.problem)
 
@@ -387,12 +493,28 @@ class DenseRegressor:
         resolved = serves_any_query(system)
         if not bool(resolved):
             _raise_ridge(self.problem, resolved, solve)
-        self.system = system._replace(matrix=system.factor.upper)  # only its shape is asked for from here on
+        trust.undetermined_tails(undetermined, options.if_undetermined)
+        # Only the shape is asked for from here on; a bordered system has its matrix beside this.
+        self.system = system._replace(matrix=system.factor.upper)
         self.coefficients, self.constant = project_trend(self.system, spd_solve(self.system, self.problem.values))
 
     @torch.no_grad()
     def predict(self, query: Tensor) -> Tensor:
         """`(Q, D)` to `(Q, C)`."""
+        return self.evaluate(query)
+
+    def forget_factor(self) -> None:
+        """Keep what `predict` and `evaluate` need, which does not grow with the square of N."""
+        system, tail = self.system, self.system.tail
+        nothing = self.coefficients[:0]
+        if tail is not None:
+            kept = tail.system._replace(matrix=nothing, border=nothing, upper=nothing, basis=nothing, back=nothing)
+            tail = tail._replace(system=kept)
+        factor = system.factor._replace(upper=nothing)
+        self.system = system._replace(matrix=nothing, factor=factor, tail=tail)
+
+    def evaluate(self, query: Tensor) -> Tensor:
+        """As `predict`, with derivatives in the query."""
         return torch.cat([mean_for(cross, self.coefficients, self.constant) for cross in self._crosses(query)])
 
     @torch.no_grad()
@@ -401,7 +523,7 @@ class DenseRegressor:
         parts = [
             (
                 mean_for(cross, self.coefficients, self.constant),
-                power_for(self.system, cross, weights_for(self.system, cross)),
+                power_for(self.problem.options.kernel, self.system, cross, weights_for(self.system, cross)),
             )
             for cross in self._crosses(query)
         ]
@@ -427,4 +549,4 @@ class DenseRegressor:
         return inverse
 
     def _crosses(self, query: Tensor) -> Iterator[Tensor]:
-        return crosses(self.problem._replace(query=self.problem.options.kernel.embed(query.double())))
+        return crosses(self.problem._replace(query=self.problem.options.kernel.embed(query.double())), self.system)

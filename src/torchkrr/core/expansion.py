@@ -1,8 +1,8 @@
 r"""Local regressors as kernel expansions: solved once, then evaluated.
 
-A regressor on fixed centers is $k(z, x^\sigma)\,\alpha + m$ for every query, so that its coefficients, found in float64 and
-kept, leave only kernel evaluations. Coefficients of smooth kernels are large and cancel: where the dtype of the data could
-not hold the sum, it is taken in float64.
+A regressor on fixed centers is $k(z, x^\sigma)\,\alpha + m(z)$ for every query, so that its coefficients, found in float64
+and kept, leave only kernel evaluations. Coefficients of smooth kernels are large and cancel: where the dtype of the data
+could not hold the sum, it is taken in float64.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from .._chunking import chunk_bytes, collect, ranges, rows_per_chunk
 from .._tensors import working_dtype
 from ..kernels import Kernel
+from . import tails
 from .local import solve_local
 from .options import SolveOptions
 
@@ -25,7 +26,7 @@ LOST_IN_SUMS = 1e-4  # rounding of a sum, relative to what it predicts, from whi
 class Regressors(NamedTuple):
     """Coefficients of local regressors."""
 
-    table: Tensor  # (q, M + 1, C): alpha, and the constant of the trend in the last row
+    table: Tensor  # (q, M + p, C): alpha, and the polynomial of the trend below
     wide: Tensor  # (q,) bool: to be evaluated in float64
 
 
@@ -70,9 +71,10 @@ def find_coefficients(
         return Regressors(table, torch.zeros(len(table), dtype=torch.bool, device=table.device))
     # Rounding of a kernel value: that of the embedded points it comes from, relative to a distance of one.
     reach = torch.linalg.vector_norm(centers.embedded.index_select(0, used), dim=1)[positions].amax(1).clamp_min(1)
-    size = torch.linalg.vector_norm(table[:, :-1], dim=1)  # (q, C)
+    size = torch.linalg.vector_norm(table[:, : members.shape[1]], dim=1)  # (q, C)
     rounding = torch.finfo(working).eps * members.shape[1] ** 0.5 * reach.unsqueeze(1) * size
-    return Regressors(table, (rounding > LOST_IN_SUMS * scale).any(1))
+    # A kernel that grows with the distance has terms that cancel wherever the query is.
+    return Regressors(table, (rounding > LOST_IN_SUMS * scale).any(1) | (options.kernel.order > 0))
 
 
 class Expansions:
@@ -103,7 +105,14 @@ class Expansions:
         self.size = stop
 
     def evaluate(
-        self, query: Points, centers: Points, numbers: Tensor, owners: Tensor, members: Tensor, kernel: Kernel
+        self,
+        query: Points,
+        centers: Points,
+        numbers: Tensor,
+        owners: Tensor,
+        members: Tensor,
+        kernel: Kernel,
+        degree: int = 0,
     ) -> Tensor:
         """The regressors `numbers` `(P,)` at the queries `owners` `(P,)`; `members` `(A, M)` are those of all. `(P, C)`."""
         assert self.regressors is not None
@@ -112,16 +121,23 @@ class Expansions:
         rows = (~wide).nonzero().squeeze(1)
         if len(rows):
             points = query.embedded, centers.embedded
-            result[rows] = self._sums(*points, numbers[rows], owners[rows], members, kernel)
+            result[rows] = self._sums(*points, numbers[rows], owners[rows], members, kernel, degree)
         rows = wide.nonzero().squeeze(1)
         if len(rows):
             used, own = _used(members, numbers[rows], len(centers.embedded))
             points = kernel.embed(query.given.double()), centers.wide(used, kernel)
-            result[rows] = self._sums(*points, numbers[rows], owners[rows], own, kernel).to(result.dtype)
+            result[rows] = self._sums(*points, numbers[rows], owners[rows], own, kernel, degree).to(result.dtype)
         return result
 
     def _sums(
-        self, query: Tensor, centers: Tensor, numbers: Tensor, owners: Tensor, members: Tensor, kernel: Kernel
+        self,
+        query: Tensor,
+        centers: Tensor,
+        numbers: Tensor,
+        owners: Tensor,
+        members: Tensor,
+        kernel: Kernel,
+        degree: int = 0,
     ) -> Tensor:
         assert self.regressors is not None
         table, slots = self.regressors.table, self._slots
@@ -130,9 +146,16 @@ class Expansions:
             with torch.no_grad():
                 which = numbers[chunk]
                 offsets = centers[members[which]] - query[owners[chunk]].unsqueeze(1)  # (p, M, E)
+                at = None
+                if degree > 0:  # the frame is that in which the regressor was solved
+                    frame = tails.frame_of(offsets, centers[members[which]])
+                    at = tails.monomials(frame.coordinates(torch.zeros_like(offsets[:, :1])), degree)  # (p, 1, monomials)
                 cross = kernel.of_squared(offsets.square_().sum(-1)).unsqueeze(1)  # (p, 1, M)
-                own = table[slots[which]].to(cross.dtype)  # (p, M + 1, C)
-                return (torch.baddbmm(own[:, -1:], cross, own[:, :-1]).squeeze(1),)
+                own = table[slots[which]].to(cross.dtype)  # (p, M + monomials, C)
+                alpha, polynomial = own[:, : cross.shape[2]], own[:, cross.shape[2] :]
+                if at is not None:
+                    polynomial = at @ polynomial
+                return (torch.baddbmm(polynomial, cross, alpha).squeeze(1),)
 
         width, outputs = table.shape[1:]
         row_bytes = width * (2 * query.shape[1] + 3 + 3 * outputs) * query.element_size()

@@ -25,8 +25,20 @@ from .._state import with_tensors
 from .._tensors import needs_gradient, working_dtype
 from . import compiled, trust
 from .backward import CellGradients, Saved, gradients, save
-from .cells import LocalProblem, Solution, adjoint, path, path_resolved, predict, resolved, solve, whiten_path
-from .options import Kind, SolveOptions
+from .cells import (
+    LocalProblem,
+    Solution,
+    adjoint,
+    gather,
+    path,
+    path_resolved,
+    predict,
+    resolved,
+    solve,
+    unit_of,
+    whiten_path,
+)
+from .options import PLAIN_TRENDS, Kind, SolveOptions
 
 Tensors = tuple[Tensor, ...]
 
@@ -34,7 +46,7 @@ SMALLEST_CHUNK = 8
 
 
 class LocalResult(NamedTuple):
-    first: Tensor  # mean (Q, C), weights (Q, M), path of means (Q, M, C) or coefficients (Q, M + 1, C)
+    first: Tensor  # mean (Q, C), weights (Q, M), path of means (Q, M, C) or coefficients (Q, M + p, C)
     power_squared: Tensor  # (Q,), or (Q, M) for a path; not clamped
     resolved: Tensor  # (Q,) bool, or (Q, M) for a path
 
@@ -93,7 +105,10 @@ def solve_local(
             _check_centers(used.centers, centers)
         else:
             embedded = query, centers
+    bordered = options.kernel.order > 0 or options.trend not in PLAIN_TRENDS
+    undetermined: list[int] | None = [] if bordered else None
     options = replace(options, kind=kind, value_scale=value_scale, least_norm=least_norm, cache=cache, log_scale=log_scale)
+    options = replace(options, undetermined=undetermined, precision=torch.finfo(query.dtype).eps)
     result = solve_embedded(embed(used, options, dtype, embedded), options)
     if not bool(result.resolved.all()):
         options = replace(options, cache=None, log_scale=None)  # cells are numbered anew, and all are embedded
@@ -108,8 +123,11 @@ def solve_local(
             trust.solved_again(len(rows))
             again = solve_embedded(wide, options)
         if not bool(again.resolved.all()):
+            options = replace(options, undetermined=None)  # they have been counted
             again, _ = _raise_ridge(wide, again, options, rows if names is None else names[rows])
         result = result.merged(rows, again)
+    if undetermined:
+        trust.undetermined_tails([sum(undetermined)], options.if_undetermined)
     if not math.isfinite(result.first.detach().sum().item()):
         # Looked at only here: a pass over all centers on every call would not be free.
         check_finite("centers", centers)
@@ -135,8 +153,11 @@ def raised_ridge(problem: LocalProblem, options: SolveOptions) -> Tensor:
 
     Not of each step of a path, but of all of them.
     """
+    undetermined: list[int] | None = [] if options.bordered else None
     with torch.no_grad():
-        result = solve_embedded(problem, options)
+        result = solve_embedded(problem, replace(options, undetermined=undetermined))
+        if undetermined:
+            trust.undetermined_tails([sum(undetermined)], options.if_undetermined)
         if bool(result.resolved.all()):
             return problem.query.new_zeros(len(problem.query), 1)
         return _raise_ridge(problem, result, options, torch.arange(len(problem.query), device=problem.query.device))[1]
@@ -158,15 +179,22 @@ def _raise_ridge(
             "space.",
         )
 
+    units = unit_of(gather(problem, options), options)
+
     def solve_with(ridge: float) -> Tensor:
         nonlocal result
         rows = result.unresolved_rows()
-        raised[rows] = ridge
         some = problem.rows(rows)
-        result = result.merged(rows, solve_embedded(some._replace(ridge=some.ridge.clamp_min(ridge)), options))
+        if units is None:
+            raised[rows], larger = ridge, some.ridge.clamp_min(ridge)
+        else:
+            raised[rows] = ridge * units[rows].unsqueeze(-1)
+            larger = torch.maximum(some.ridge, raised[rows])
+        result = result.merged(rows, solve_embedded(some._replace(ridge=larger), options))
         return result.resolved_cells()
 
-    trust.raise_ridge(solve_with, result.resolved_cells(), problem.ridge)
+    asked = problem.ridge if units is None else problem.ridge.amin() / units.amax()
+    trust.raise_ridge(solve_with, result.resolved_cells(), asked)
     return result, raised
 
 
@@ -199,7 +227,7 @@ def _forward(problem: LocalProblem, options: SolveOptions) -> Tensors:
         with torch.no_grad():
             return _evaluate(problem.chunk(chunk), options)
 
-    return collect(work, _chunks(problem), problem.query.device)
+    return collect(work, _chunks(problem, options.bordered), problem.query.device)
 
 
 class _LocalSolve(torch.autograd.Function):
@@ -248,11 +276,11 @@ def _output(solution: Solution, local_values: Tensor, options: SolveOptions) -> 
         return pad(solution.weights, (0, 1)) if options.fade else solution.weights
     if options.kind == "mean":
         return predict(solution.weights, local_values)
-    # Coefficients A^-1 (y - m) and, below them, the constant m of the trend (0 without), (q, M + 1, C).
-    solved, constant = adjoint(solution, local_values)
-    if solution.trend is None:
-        constant = solved.new_zeros(len(solved), solved.shape[-1])
-    return torch.cat((solved, constant.unsqueeze(-2)), dim=-2)
+    # Coefficients A^-1 (y - m) and, below them, the polynomial m of the trend (a zero without), (q, M + p, C).
+    solved, polynomial = adjoint(solution, local_values)
+    if options.trend is None:
+        polynomial = solved.new_zeros(len(solved), 1, solved.shape[-1])
+    return torch.cat((solved, polynomial), dim=-2)
 
 
 def plain_solve(problem: LocalProblem, options: SolveOptions, sound: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -278,7 +306,7 @@ def _by_hand(
     totals = [torch.zeros_like(tensor) if need else None for tensor, need in zip(problem[:4], needs, strict=False)]
     for_query, for_centers, for_values, for_ridge = totals
     profile: list[Tensor | None] = [None] * len(learned)
-    chunks = _chunks(problem)
+    chunks = _chunks(problem, options.bordered)
     # Only this thread adds, and in order: the sums do not depend on which worker finished first.
     for chunk, found in zip(chunks, map_in_order(work, chunks, members.device), strict=True):
         if for_query is not None:
@@ -305,7 +333,7 @@ def _by_autograd(
     requested = [i for i, need in enumerate(needs) if need]
     sound = good if good.ndim == 1 else good.any(-1)
 
-    for chunk in _chunks(problem):
+    for chunk in _chunks(problem, options.bordered):
 
         def outputs(*some: Tensor, chunk: slice = chunk) -> tuple[Tensor, Tensor]:
             given = list(inputs)
@@ -330,9 +358,9 @@ def _add(total: Tensor | None, part: Tensor | None) -> Tensor | None:
     return total + part
 
 
-def _chunks(problem: LocalProblem) -> list[slice]:
+def _chunks(problem: LocalProblem, bordered: bool) -> list[slice]:
     (count, neighbors), features, outputs = problem.indices.shape, problem.centers.shape[1], problem.values.shape[1]
-    elements = neighbors * (2 * features + 4 * neighbors + 3 * outputs)
+    elements = neighbors * (2 * features + (7 if bordered else 4) * neighbors + 3 * outputs)
     size = rows_per_chunk(elements * problem.query.element_size(), chunk_bytes(problem.query.device))
     if problem.query.device.type == "cpu":  # a share for each worker, even where one chunk would fit
         size = min(size, max(SMALLEST_CHUNK, -(-count // torch.get_num_threads())))

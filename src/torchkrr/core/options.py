@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 
 from torch import Tensor
 
+from .._checks import Trend as Trend
 from .._checks import (
     check_alike,
     check_broadcastable,
@@ -19,17 +20,20 @@ from .._checks import (
     check_ridge,
     check_same_features,
     check_same_rows,
+    check_trend,
+    degree_of,
 )
 from .._tensors import State, state_of
-from ..kernels import Kernel, check_kernel
+from ..kernels import Kernel
+from ..kernels.names import check_kernel
 from ..native import Backend
 from .trust import NO_LIMITS, Limits
 
-Trend = Literal["constant"] | None
 Normalize = Literal["cell"] | None
 OnSingular = Literal["warn", "raise"]
 Kind = Literal["mean", "weights", "path", "coefficients"]
 Function = TypeVar("Function", bound=Callable[..., Any])
+PLAIN_TRENDS = (None, "constant", 0)  # those that a positive definite kernel does not need `tails` for
 
 
 class DenseOptions(TypedDict, total=False):
@@ -102,6 +106,9 @@ class SolveOptions:
     on_singular: OnSingular = "warn"
     backend: Backend = "auto"
     # Set inside the core.
+    on_undetermined: OnSingular | None = None  # what happens where the trend is not determined; None: `on_singular`
+    undetermined: Any = None  # a list that gets an entry where float64 finds cells that do not determine their trend
+    precision: float = 0.0  # relative rounding of the points as they were given
     kind: Kind = "mean"
     differentiated: bool = False  # whether a backward pass may follow
     limits: Limits = NO_LIMITS  # what counts as resolved
@@ -111,11 +118,26 @@ class SolveOptions:
     log_scale: Tensor | None = None  # what the fused solver divides points by, as logarithms; without, they are embedded
     plain_steps: bool = False  # only steps that autograd and torch.func can follow
 
+    @property
+    def degree(self) -> int:
+        """Of the trend: -1 for none."""
+        return degree_of(self.trend)
+
+    @property
+    def if_undetermined(self) -> OnSingular:
+        """What happens where the centers do not determine the trend."""
+        return self.on_undetermined or self.on_singular
+
+    @property
+    def bordered(self) -> bool:
+        """Whether the trend is one for `tails`: anything but a constant on a positive definite kernel."""
+        return self.kernel.order > 0 or self.trend not in PLAIN_TRENDS
+
     def check(self, num_centers: int) -> SolveOptions:
         """Raise an error that names what is wrong, or return the options."""
         check_kernel(self.kernel)
         check_ridge(self.ridge, num_centers)
-        check_choice("trend", self.trend, (None, "constant"))
+        check_trend(self.trend, self.kernel)
         check_choice("normalize", self.normalize, (None, "cell"))
         check_choice("on_singular", self.on_singular, ("warn", "raise"))
         check_choice("backend", self.backend, ("auto", "fused", "torch"))

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from .._tensors import WithoutDerivative, as_double, working_dtype
-from ..kernels import kernel_from_name, name_of_kernel, with_profile
+from ..kernels.base import with_profile
+from ..kernels.names import kernel_from_name, name_of_kernel
 from . import dense, local
 from .cells import LocalProblem
 from .dense import DenseKind
@@ -32,7 +33,8 @@ def transformed_local(
     query: Tensor, centers: Tensor, values: Tensor, indices: Tensor, options: SolveOptions, kind: Kind
 ) -> tuple[Tensor, Tensor]:
     """As `local.solve_local`, by steps that `torch.func` can follow."""
-    options, dtype = options.but(kind=kind), working_dtype(values.dtype)
+    options = options.but(kind=kind, precision=torch.finfo(values.dtype).eps)
+    dtype = working_dtype(values.dtype)
     given = LocalProblem(query, centers, values, as_double(options.ridge, query.device), indices)
     problem = local.embed(given, options, torch.float64)
     if len(query):
@@ -47,6 +49,7 @@ def transformed_dense(kind: DenseKind, query: Tensor, centers: Tensor, values: T
     """As `dense.solve_dense`, by steps that `torch.func` can follow; all queries of a problem have one ridge."""
     kernel = options.kernel
     points = kernel.embed(query.double()), kernel.embed(centers.double())
+    options = options.but(precision=torch.finfo(values.dtype).eps)
     problem = dense.DenseProblem(*points, values.double(), as_double(options.ridge, query.device), options)
     if problem.query.numel():
         fixed = (tensor.detach() for tensor in (*problem[:4], *kernel.profile_tensors().values()))
@@ -150,7 +153,8 @@ def _run(inputs: Sequence[Tensor], indices: Tensor | None, text: str, kind: Any)
     query, centers, values, ridge, *tensors = inputs
     name, *words = text.split(";")
     trend, fade, normalize, on_singular = (None if word == "None" else word for word in words)
-    choices: dict[str, Any] = {"trend": trend, "fade": fade == "True", "normalize": normalize, "on_singular": on_singular}
+    degree = int(trend) if trend is not None and trend.isdigit() else trend
+    choices: dict[str, Any] = {"trend": degree, "fade": fade == "True", "normalize": normalize, "on_singular": on_singular}
     options = SolveOptions(kernel_from_name(name, tensors), ridge, **choices)
     if indices is None:
         return (dense.solve_dense(kind, query, centers, values, options),)

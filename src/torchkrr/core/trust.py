@@ -43,7 +43,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import RidgeRaisedWarning, SolveError
+from ..errors import RidgeRaisedWarning, SolveError, TrendWarning
 
 PROBES = 2  # as in cell.h
 LADDER_FACTOR = 10.0
@@ -95,6 +95,12 @@ class Evidence(NamedTuple):
     ridge: Tensor  # the smallest on the diagonal
     ratio: Tensor | None = None  # |alpha| / max |y|, of the worst output
     inverse: Tensor | None = None  # |A^-1|
+
+    def in_units(self, unit: Tensor) -> Evidence:
+        """For a kernel of this size, whose `size` is relative to it already: as if it were one."""
+        ratio = None if self.ratio is None else self.ratio * unit
+        inverse = None if self.inverse is None else self.inverse * unit
+        return self._replace(ridge=self.ridge / unit, ratio=ratio, inverse=inverse)
 
 
 def spread_of(norm: Tensor, weights: Tensor, dim: int) -> Tensor:
@@ -215,6 +221,26 @@ def singular_error(what: str, size: str, ridge: Tensor, where: str = "") -> Solv
         f"  2. the ridge is below what float64 resolves at this size: try ridge={max(1e-5, 100 * largest):.0e};\n"
         "  3. the lengthscale is far larger than the neighborhood, so all rows look alike.\n"
         'on_singular="warn" solves these cells with the smallest ridge that works.'
+    )
+
+
+def undetermined_tails(counts: list[int], on_singular: str) -> None:
+    """Warn of neighborhoods that do not determine the polynomial of their trend, or raise; `counts` of them, maybe none."""
+    if not counts:
+        return
+    count = max(counts)
+    what = (
+        f"{count} {'set of centers does' if count == 1 else 'sets of centers do'} not determine the polynomial of the "
+        "trend, whose matrix of monomials does not have full column rank. Usual causes: fewer centers than monomials, or "
+        "centers on a line or a plane."
+    )
+    if on_singular == "raise":
+        raise SolveError(f"{what} Use more neighbors or a trend of a lower degree.")
+    warnings.warn(
+        f"{what} The polynomial of the smallest norm is taken. Use more neighbors, a trend of a lower degree, or "
+        'on_singular="raise" for an error.',
+        TrendWarning,
+        stacklevel=2,
     )
 
 

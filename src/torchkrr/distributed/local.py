@@ -24,7 +24,8 @@ from .._tensors import full_precision, needs_gradient
 from ..core.options import Kind, SolveOptions
 from ..errors import InputError, ShapeError
 from ..functional.left_out import LeftOut
-from ..kernels import Kernel, kernel_class
+from ..kernels import Kernel
+from ..kernels.names import kernel_class
 from ..neighbors.base import Rows, row_numbers
 from ..nn import LocalKernelRidge
 from ..nn.base import SupportLayer

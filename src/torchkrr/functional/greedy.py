@@ -16,7 +16,8 @@ from .._checks import check_alike, check_count, check_finite, check_integer, che
 from .._tensors import full_precision, working_dtype
 from ..distances import squared_distances
 from ..errors import InputError
-from ..kernels import Kernel, check_kernel
+from ..kernels import Kernel
+from ..kernels.names import check_kernel
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 CANCELS = 1e-2  # of the squares of two points: a smaller squared distance loses more than two digits to their product

@@ -12,11 +12,11 @@ from typing import Literal, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from .._checks import check_choice, check_finite, check_index_list, check_ridge, check_values
+from .._checks import check_choice, check_finite, check_index_list, check_ridge, check_values, degree_of
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
 from .._tensors import any_requires_grad, full_precision, is_plain, working_dtype
 from ..core.least_squares import RidgeSpectrum, inverse_root
-from ..core.options import BackendOptions, SolveOptions, with_options_of
+from ..core.options import BackendOptions, SolveOptions, Trend, with_options_of
 from ..core.trust import value_sizes
 from ..distances import squared_distances
 from ..errors import InputError
@@ -125,6 +125,7 @@ def hierarchical_kernel_ridge(
     solve_options.check_problem(query, centers, values)
     check_index_list("coarse_indices", coarse_indices, centers)
     check_coarse(coarse, coarse_ridge)
+    check_both_parts(kernel, solve_options.trend)
     if len(coarse_indices) == len(centers):
         return kernel_ridge(query, centers, values, kernel=kernel, **options)
     part = fit_coarse(centers, values, coarse_indices, solve_options, coarse, coarse_ridge)
@@ -155,6 +156,15 @@ def fit_coarse(
     own = values.index_select(0, coarse_indices.long())
     table, _ = dispatch_local(points[:1].double(), points.double(), own.double(), everyone, options, "coefficients")
     return CoarsePart(points, table.squeeze(0))
+
+
+def check_both_parts(kernel: Kernel, trend: Trend) -> None:
+    """A kernel and a trend that the coarse part can have too."""
+    if kernel.order > 0 or degree_of(trend) > 0:
+        raise InputError(
+            "The coarse part has no polynomial trend, so the hierarchical form takes a positive definite kernel and "
+            f'trend=None or "constant", got {type(kernel).__name__} and trend={trend!r}. Use LocalKernelRidge(fade=True).'
+        )
 
 
 def check_coarse(coarse: Coarse, coarse_ridge: float | None) -> None:

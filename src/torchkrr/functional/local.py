@@ -65,9 +65,12 @@ def local_kernel_ridge(
         centers: points the regressor is built on.
         values: values at the centers.
         neighbor_indices: for each query the rows of `centers` to use, nearest first (`neighbors.nearest`).
-        kernel: positive definite kernel.
+        kernel: positive definite kernel, or one that is so with the trend given.
         ridge: non-negative number or 0-d tensor added to the diagonal, or one per center, shape `(N,)`.
-        trend: `"constant"` makes the weights sum to one, so that constants are reproduced (ordinary kriging).
+        trend: `"constant"` makes the weights sum to one, so that constants are reproduced (ordinary kriging); `"linear"`, or
+            the degree of a polynomial in the embedded features, reproduces polynomials up to that degree (universal
+            kriging). Neighbors that do not determine the polynomial give the one of the smallest norm and a `TrendWarning`,
+            or raise `SolveError`.
         fade: let the influence of a neighbor fall to zero before it leaves the list. The last column of
             `neighbor_indices` then only sets the radius: pass M + 1 columns to use M neighbors. The fading ring, the
             outer quarter of them, needs M of at least 4, and distances that are not all equal.
@@ -218,6 +221,11 @@ def solve_local(
 ) -> tuple[Tensor, Tensor]:
     """Check the arguments; the mean, weights or path, and the power function with it."""
     values = options.check_problem(query, centers, values)
+    if kind == "path" and options.bordered:
+        raise InputError(
+            f"local_path cannot follow trend={options.trend!r} with {type(options.kernel).__name__}: the first neighbors do "
+            "not determine its polynomial. Call local_kernel_ridge once for each number of neighbors instead."
+        )
     check_indices("neighbor_indices", neighbor_indices, query.shape[0], centers)
     if options.fade and neighbor_indices.shape[1] < 2:
         raise ShapeError(

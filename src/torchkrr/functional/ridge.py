@@ -10,7 +10,7 @@ from typing import Unpack
 
 from torch import Tensor
 
-from .._checks import check_choice, check_finite, check_points, check_values
+from .._checks import check_choice, check_finite, check_points, check_trend, check_values
 from .._tensors import full_precision
 from ..core import compiled, traced
 from ..core.dense import DenseKind, solve_dense
@@ -46,9 +46,11 @@ def kernel_ridge(
         query: points to predict at.
         centers: points the regressor is built on.
         values: values at the centers.
-        kernel: positive definite kernel.
+        kernel: positive definite kernel, or one that is so with the trend given.
         ridge: non-negative number or 0-d tensor added to the diagonal, or one per center, shape `(N,)`.
-        trend: `"constant"` makes the weights sum to one, so that constants are reproduced (ordinary kriging).
+        trend: `"constant"` makes the weights sum to one, so that constants are reproduced (ordinary kriging); `"linear"`, or
+            the degree of a polynomial, reproduces polynomials up to that degree (universal kriging). Centers that do not
+            determine the polynomial give the one of the smallest norm and a `TrendWarning`, or raise `SolveError`.
         on_singular: what stays singular in float64 is solved with a larger ridge and a `RidgeRaisedWarning`, or raises
             `SolveError`.
         backend: `"auto"` solves small problems on the CPU by the compiled library, where there is one; `"torch"` never
@@ -65,7 +67,7 @@ def kernel_ridge(
         tensor([[5.],
                 [7.]])
     """
-    check_choice("trend", trend, (None, "constant"))
+    check_trend(trend)
     check_choice("on_singular", on_singular, ("warn", "raise"))
     check_choice("backend", backend, ("auto", "fused", "torch"))
     obstacle = compiled.dense_obstacle(query, centers, values, kernel, ridge, trend)
@@ -134,8 +136,9 @@ def cardinal_weights(query: Tensor, centers: Tensor, *, kernel: Kernel, **option
 def power_function(query: Tensor, centers: Tensor, *, kernel: Kernel, **options: Unpack[DenseOptions]) -> Tensor:
     r"""The error indicator $\epsilon_k(z) = \sqrt{1 - k(z, x)\,(k(x, x) + \lambda I)^{-1}k(x, z)}$.
 
-    The standard deviation of a Gaussian process with this kernel. With a trend, $(1-b)^2/c$ joins under the root, with
-    $b = 1^\top w$ and $c = 1^\top A^{-1} 1$. Clamped at zero, with zero gradient there.
+    The standard deviation of a Gaussian process with this kernel. With a constant trend $(1-b)^2/c$ joins under the root,
+    with $b = 1^\top w$ and $c = 1^\top A^{-1} 1$; in general it is $\varphi(0) - 2k^\top w + w^\top A w$ for the weights
+    used. Clamped at zero, with zero gradient there.
 
     Equivalent to
 

@@ -5,6 +5,7 @@ from .base import NeighborIndex, Neighbors
 from .exact import ExactIndex, nearest
 from .faiss_index import FaissIndex
 from .streamed import StreamedIndex
+from .tree import TreeIndex
 
 __all__ = [
     "AutoIndex",
@@ -14,6 +15,7 @@ __all__ = [
     "NeighborIndex",
     "Neighbors",
     "StreamedIndex",
+    "TreeIndex",
     "nearest",
     "recall",
 ]

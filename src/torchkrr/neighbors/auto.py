@@ -81,7 +81,7 @@ class AutoIndex(NeighborIndex):
         return self._index is not None and self._index.streams
 
     def build_embedded(self, points: Tensor, embed: Callable[[Tensor], Tensor]) -> NeighborIndex:
-        needed, limit = points.numel() * points.element_size(), _memory() // 2
+        needed, limit = points.numel() * points.element_size(), memory_size() // 2
         if not limit or needed <= limit:
             return super().build_embedded(points, embed)
         self.release()
@@ -212,7 +212,7 @@ def _choose(points: Tensor, num_queries: int, least_recall: float) -> tuple[Neig
     return exact, Choice("exact", f"{takes}, but {failures[2:]}")
 
 
-def _memory() -> int:
+def memory_size() -> int:
     """Bytes of memory of this machine, 0 if unknown."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -30,7 +30,8 @@ from .._checks import check_alike, check_choice, check_finite, check_num_neighbo
 from .._chunking import SEARCH_BYTES, collect, ranges, rows_per_chunk
 from .._tensors import WithoutDerivative, full_precision, is_plain, state_of, working_dtype
 from ..errors import InputError
-from ..kernels import Kernel, check_kernel
+from ..kernels import Kernel
+from ..kernels.names import check_kernel
 from .base import NeighborIndex, Neighbors, order_of, smallest, sort_rows, square_root
 from .quantized import QuantizedPoints, is_worth_it
 

@@ -29,6 +29,7 @@ from .._checks import (
     check_same_features,
     check_same_rows,
     check_tensor,
+    check_trend,
     check_values,
 )
 from .._state import OwnLock, register, resize_buffers, without_graph
@@ -36,7 +37,8 @@ from .._tensors import State, any_requires_grad, state_of, working_dtype
 from ..core.expansion import Points
 from ..core.options import LayerOptions, OnSingular, Trend
 from ..errors import InputError, ShapeError
-from ..kernels import Kernel, check_kernel, default_kernel
+from ..kernels import Kernel, default_kernel
+from ..kernels.names import check_kernel
 from ..neighbors.base import Rows, evenly_spaced_rows, kept_rows
 
 SAMPLE_ROWS = 64
@@ -178,7 +180,7 @@ class SupportLayer(nn.Module):
         self._lock = OwnLock()  # around what a layer makes on its first call and caches
         self._check_support(centers, values)
         check_ridge(ridge)
-        check_choice("trend", trend, (None, "constant"))
+        check_trend(trend)
         check_choice("on_singular", on_singular, ("warn", "raise"))
         kernel = "exponential" if kernel is None else kernel
         if not isinstance(kernel, str):
@@ -186,6 +188,7 @@ class SupportLayer(nn.Module):
         register(self, "centers", centers, learn=learn_centers)
         register(self, "values", values, learn=learn_values)
         self.kernel = self._kernel_named(kernel, centers) if isinstance(kernel, str) else kernel
+        check_trend(trend, self.kernel)
         self.ridge, self.trend, self.on_singular = ridge, trend, on_singular
 
     def _check_support(self, centers: Tensor, values: Tensor) -> None:
@@ -320,7 +323,7 @@ class SupportLayer(nn.Module):
     def extra_repr(self) -> str:
         words = [f"{name}={getattr(self, name)}" for name in ("in_features", "out_features", "num_centers")]
         words += [*self._own_repr(), f"ridge={float(torch.as_tensor(self.ridge).detach()):g}"]
-        words += [f"trend={self.trend!r}"] if self.trend else []
+        words += [f"trend={self.trend!r}"] if self.trend is not None else []
         words += [f"learned={self._learned()}"] if self._learned() else []
         return ", ".join(words)
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from .._checks import check_count, check_integer
+from .._checks import check_count, check_integer, degree_of
 from .._tensors import full_precision, uncompiled, with_a_row
 from ..core.expansion import Expansions, Points, Regressors, find_coefficients
 from ..core.options import Kind, LayerOptions, SolveOptions, with_options_of
@@ -186,7 +186,7 @@ class BlendedKernelRidge(CachedLayer[_Anchors, Expansions]):
                 missing = solved.missing(flat)
                 if len(missing):
                     solved.add(missing, self._regressors(missing, flat, owners, anchors, points, values))
-            parts = solved.evaluate(at, points, flat, owners, anchors.lists, self.kernel)
+            parts = solved.evaluate(at, points, flat, owners, anchors.lists, self.kernel, degree_of(self.trend))
             squared = squared_distances_to(at.embedded, anchors.embedded, anchors.rows[near])
             weights = blending_weights(squared, last_sets_radius=near.shape != numbers.shape)
             return (parts.view(count, shared, -1) * weights.unsqueeze(-1)).sum(1).to(query.dtype)

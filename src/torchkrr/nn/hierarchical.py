@@ -14,7 +14,15 @@ from .._tensors import full_precision, uncompiled
 from ..core.options import LayerOptions, SolveOptions, with_options_of
 from ..errors import InputError
 from ..functional.greedy import farthest_points
-from ..functional.hierarchical import Coarse, CoarsePart, check_coarse, fit_coarse, has_derivatives, size_of_values
+from ..functional.hierarchical import (
+    Coarse,
+    CoarsePart,
+    check_both_parts,
+    check_coarse,
+    fit_coarse,
+    has_derivatives,
+    size_of_values,
+)
 from ..functional.left_out import LeftOut
 from ..functional.ridge import cardinal_weights, kernel_ridge, power_function
 from ..kernels import Kernel
@@ -78,6 +86,7 @@ class HierarchicalKernelRidge(LocalKernelRidge):
         if num_coarse < 1:
             raise InputError(f"num_coarse must be at least 1, got {num_coarse}. A typical value is 1000.")
         check_coarse(coarse, coarse_ridge)
+        check_both_parts(self.kernel, self.trend)
         self.num_coarse, self.coarse, self.coarse_ridge = num_coarse, coarse, coarse_ridge
         for name in COARSE:
             self.register_buffer(name, None)

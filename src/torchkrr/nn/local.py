@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .._checks import check_at_least_one, check_choice, check_integer, check_ridge, check_searchable
+from .._checks import check_at_least_one, check_choice, check_integer, check_ridge, check_searchable, check_trend
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._tensors import full_precision
 from ..core.compiled import FactorCache
@@ -190,7 +190,7 @@ class LocalKernelRidge(ClassLayer):
 
     def _options(self, fade: bool) -> SolveOptions:
         check_ridge(self.ridge)
-        check_choice("trend", self.trend, (None, "constant"))
+        check_trend(self.trend, self.kernel)
         return SolveOptions(self.kernel, self.ridge, self.trend, fade, self.normalize, self.on_singular, self.backend)
 
     def _traced_neighbors(self, query: Tensor, centers: Tensor, count: int) -> Tensor:

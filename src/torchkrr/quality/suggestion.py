@@ -28,7 +28,8 @@ from ..estimators.encoding import Array
 from ..estimators.reading import densified, on_cpu
 from ..functional import farthest_points
 from ..functional.greedy import NewtonBasis
-from ..kernels import Exponential, Kernel, check_kernel
+from ..kernels import Exponential, Kernel
+from ..kernels.names import check_kernel
 from ..transforms import Compose, MeanDistance
 from ..tuning.leave_one_out import shuffled_rows
 

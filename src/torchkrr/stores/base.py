@@ -23,7 +23,8 @@ from .._checks import check_at_least_one, check_choice, check_finite, check_poin
 from .._chunking import SEARCH_BYTES, ranges, rows_per_chunk
 from .._tensors import working_dtype
 from ..errors import InputError, InputTypeError, ShapeError, StoreError
-from ..kernels import Kernel, check_kernel
+from ..kernels import Kernel
+from ..kernels.names import check_kernel
 from ..neighbors.base import embed_in_blocks
 from ..neighbors.exact import SPARE_CANDIDATES, rank
 from ..storage import Stored, content_of, kernel_from, kernel_plan, read_content

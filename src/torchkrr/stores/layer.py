@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_at_least_one, check_choice, check_finite, check_floating, check_ridge, check_tensor
+from .._checks import check_at_least_one, check_choice, check_finite, check_floating, check_ridge, check_tensor, check_trend
 from .._tensors import full_precision, state_of, working_dtype
 from ..core.local import solve_local
 from ..core.options import Kind, Normalize, OnSingular, SolveOptions, Trend
@@ -61,7 +61,7 @@ class StoredKernelRidge(nn.Module):
         super().__init__()
         check_at_least_one("num_neighbors", num_neighbors)
         check_ridge(ridge)
-        check_choice("trend", trend, (None, "constant"))
+        check_trend(trend)
         check_choice("normalize", normalize, (None, "cell"))
         check_choice("on_singular", on_singular, ("warn", "raise"))
         self.store, self.num_neighbors, self.ridge, self.trend, self.fade = store, num_neighbors, ridge, trend, fade
@@ -105,7 +105,7 @@ class StoredKernelRidge(nn.Module):
 
     def extra_repr(self) -> str:
         words = [repr(self.store), f"num_neighbors={self.num_neighbors}", f"ridge={self.ridge:g}"]
-        words += [f"trend={self.trend!r}"] if self.trend else []
+        words += [f"trend={self.trend!r}"] if self.trend is not None else []
         return ", ".join(words + (["fade=True"] if self.fade else []))
 
 

@@ -22,7 +22,8 @@ from ..core.options import SolveOptions, Trend
 from ..errors import InputError, RidgeRaisedWarning, ShapeError
 from ..functional.left_out import check_data
 from ..functional.local import solve_local
-from ..kernels import Exponential, Kernel, check_kernel
+from ..kernels import Exponential, Kernel
+from ..kernels.names import check_kernel
 from ..neighbors import nearest
 from ..nn import LocalKernelRidge
 from ..transforms import Compose, Linear, MeanDistance, Standardize, Transform

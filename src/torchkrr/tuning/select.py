@@ -23,7 +23,8 @@ from ..core.temperature import best_temperature
 from ..errors import InputError, RidgeRaisedWarning
 from ..functional.left_out import check_data
 from ..functional.local import local_path
-from ..kernels import Exponential, Gaussian, Kernel, Matern32, Matern52, check_kernel
+from ..kernels import Exponential, Gaussian, Kernel, Matern32, Matern52
+from ..kernels.names import check_kernel
 from ..neighbors import nearest
 from ..nn import LocalKernelRidge
 from ..transforms import Compose, MeanDistance, Standardize, StandardMean
