@@ -35,6 +35,7 @@ ROOMS = {
     "distributed": "centers sharded over processes",
     "stores": "rows in PostgreSQL or LanceDB, heads on them",
     "runs, vision, text": "images and sentences to features, readouts, probing",
+    "quality": "label errors, outliers, duplicates, what to label next",
     "diagnosis, cli": "the command torchkrr",
 }
 CALLS = {"forward": BLUE, "backward": ORANGE, "fit": GREEN, "predict": INK}

@@ -34,6 +34,7 @@ COMMANDS = {
     "predict": "Predict with a fitted model, and explain the predictions.",
     "evaluate": "Measure the predictions of rows whose targets are known.",
     "update": "Add rows to a model, or remove some, without fitting it again.",
+    "audit": "Find labels that are likely wrong, outliers and near duplicates, and write a report.",
     "doctor": "Report what is installed, what works, and what each extra would add.",
     "completion": "Print a script that completes commands and options in a shell.",
     "transfer": "Compare classifier heads on a frozen network's features, at several label budgets.",

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from .._chunking import ranges
 from ..errors import InputError
@@ -18,6 +19,7 @@ from .tables import Array, Kind, Part, Table, Task
 
 FEW_ROWS, MOSTLY = 20, 0.9  # from 20 rows on, a column with more than 90 % different texts is taken for names
 ALL = 2**62  # rows
+COLUMNS_SHOWN = 8
 
 
 class Columns(NamedTuple):
@@ -108,6 +110,16 @@ class Data(abc.ABC):
     def carried(self, piece: Any) -> Mapping[str, Any]:
         """Columns that go into a table of predictions as they are."""
         return {}
+
+    def shown(self, piece: Any, row: int) -> Any:
+        """What a reader sees of one row of a piece: text, pixels `(H, W, 3)`, or `None` for its name."""
+        return None
+
+    def relabeled(self, piece: Any, labels: Array, keep: Array) -> Mapping[str, Any]:
+        """The columns of a table with these labels of the rows to keep: what was read, as far as it is a table."""
+        names = self.names(piece)
+        first = {"row": np.arange(1, len(labels) + 1)} if names is None else {"id": np.array(names, dtype=object)}
+        return {name: column[keep] for name, column in {**first, "label": labels}.items()}
 
     @abc.abstractmethod
     def target_names(self, count: int, *, classes: bool) -> list[str]: ...
@@ -203,6 +215,16 @@ class TableData(Data):
         name = self.columns.carried
         return {} if name is None else {name: piece.data.column(name)}
 
+    def shown(self, piece: Part, row: int) -> str:
+        values = piece.data.slice(row, 1).select(list(self.features)).to_pylist()[0]
+        return ", ".join(f"{name} {value}" for name, value in list(values.items())[:COLUMNS_SHOWN] if value is not None)
+
+    def relabeled(self, piece: Part, labels: Array, keep: Array) -> Mapping[str, Any]:
+        whole = self.table.read(self.table.names).data.filter(pa.array(keep))
+        (target,) = self.columns.targets
+        changed = {target: labels[keep].astype(whole.column(target).type.to_pandas_dtype())}
+        return {name: changed.get(name, whole.column(name)) for name in whole.column_names}
+
     def target_names(self, count: int, *, classes: bool) -> list[str]:
         return list(self.columns.targets)
 
@@ -242,6 +264,9 @@ class TextData(TableData):
     @property
     def categorical(self) -> list[str]:
         return []
+
+    def shown(self, piece: Part, row: int) -> str:
+        return str(piece.texts(self.column)[row])
 
     def notes(self) -> dict[str, Any]:
         return {

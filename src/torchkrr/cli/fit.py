@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._files import writable
 from ..errors import InputError
-from .options import STORE, add_delimiter, add_network, names, number, require_table_packages, resumable
+from .options import STORE, add_training_data, number, require_table_packages, resumable
 from .reports import count_classes, describe_classes, say, say_chosen, say_found, say_next
 
 if TYPE_CHECKING:
@@ -24,28 +24,10 @@ KERNELS = ("auto", "exponential", "matern32", "matern52", "gaussian", "laplacian
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "data", metavar="DATA", help="training data: .csv, .parquet, .npz, .safetensors, or a folder of class folders"
-    )
+    add_training_data(parser)
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--out", metavar="FILE", help="where the model goes, such as model.krr")
     place.add_argument("--store", metavar="URI", help=f"its rows go into a database, and all else with them: {STORE}")
-    table = parser.add_argument_group("tables")
-    table.add_argument("--target", type=names, metavar="A,B", help="column to predict, or several")
-    table.add_argument(
-        "--task", choices=("auto", "regression", "classification"), default="auto", help="auto: by the target"
-    )
-    table.add_argument("--categorical", type=names, default=[], metavar="A,B", help="columns of numbers that are categories")
-    table.add_argument("--ignore", type=names, default=[], metavar="A,B", help="columns to leave out")
-    table.add_argument("--sample-weight", metavar="A", help="column with the weight of each row")
-    table.add_argument("--id", metavar="A", help="column with the name of each row, for explanations and update")
-    table.add_argument("--groups", metavar="A", help="column that says which rows belong together and are left out together")
-    table.add_argument("--text", metavar="A", help="column of text to predict from, alone")
-    table.add_argument("--encoder", metavar="NAME|PATH", help="sentence encoder of the text: of sentence-transformers")
-    add_delimiter(table)
-    network = add_network(parser, otherwise="for a folder of pictures")
-    network.add_argument("--layer", metavar="NAME", help="where features are taken from (before its classifier)")
-    network.add_argument("--cache", metavar="DIR", help="keep the features of pictures (they are removed at the end)")
     add = parser.add_argument_group("model").add_argument
     add(
         "--metric",

@@ -120,6 +120,29 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--encoder", metavar="PATH", help="of text, if it is not where it was in the fit")
 
 
+def add_training_data(parser: argparse.ArgumentParser) -> None:
+    """Options of the commands that read all rows with their labels, of whatever kind."""
+    parser.add_argument(
+        "data", metavar="DATA", help="labeled rows: .csv, .parquet, .npz, .safetensors, or a folder of class folders"
+    )
+    table = parser.add_argument_group("tables")
+    table.add_argument("--target", type=names, metavar="A,B", help="column to predict, or several")
+    table.add_argument(
+        "--task", choices=("auto", "regression", "classification"), default="auto", help="auto: by the target"
+    )
+    table.add_argument("--categorical", type=names, default=[], metavar="A,B", help="columns of numbers that are categories")
+    table.add_argument("--ignore", type=names, default=[], metavar="A,B", help="columns to leave out")
+    table.add_argument("--sample-weight", metavar="A", help="column with the weight of each row")
+    table.add_argument("--id", metavar="A", help="column with the name of each row, by which others refer to it")
+    table.add_argument("--groups", metavar="A", help="column that says which rows belong together and are left out together")
+    table.add_argument("--text", metavar="A", help="column of text to predict from, alone")
+    table.add_argument("--encoder", metavar="NAME|PATH", help="sentence encoder of the text: of sentence-transformers")
+    add_delimiter(table)
+    network = add_network(parser, otherwise="for a folder of pictures")
+    network.add_argument("--layer", metavar="NAME", help="where features are taken from (before its classifier)")
+    network.add_argument("--cache", metavar="DIR", help="keep the features of pictures (they are removed at the end)")
+
+
 def add_timeout(parser: argparse.ArgumentParser) -> None:
     """The option of the commands that torchrun may start."""
     parser.add_argument("--timeout", type=count, default=60, metavar="S", help="of torchrun: wait for a process (60 s)")

@@ -71,6 +71,9 @@ class ImageData(NumberedData):
     def carried(self, piece: range) -> Mapping[str, Any]:
         return {"image": self.names(piece)}
 
+    def shown(self, piece: range, row: int) -> Array:
+        return self.images.read([piece[row]])[0]  # type: ignore[no-any-return]
+
     def target_names(self, count: int, *, classes: bool) -> list[str]:
         return ["class"]
 

@@ -1,11 +1,16 @@
-"""Cholesky factors and solves with them."""
+"""Cholesky factors and solves with them; eigendecompositions."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from .._threads import threads
+
+FEW = 600  # rows: two threads gain little, and wait for each other at every column, for seconds where cores are busy
 
 
 class Factor(NamedTuple):
@@ -17,6 +22,13 @@ def cholesky(matrix: Tensor) -> Factor:
     # The upper factor is what LAPACK finds without transposing a row-major matrix: a quarter faster than the lower one.
     upper, info = torch.linalg.cholesky_ex(matrix, upper=True)
     return Factor(upper, info == 0)
+
+
+def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix `(n, n)`."""
+    with threads(1) if matrix.shape[-1] <= FEW else contextlib.nullcontext():
+        values, vectors = torch.linalg.eigh(matrix)
+    return values, vectors
 
 
 def whiten(factor: Factor, rhs: Tensor) -> Tensor:

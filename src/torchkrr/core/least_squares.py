@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .._chunking import ranges
+from .factor import eigh
 
 BLOCK = 8192  # rows of features in float64 at a time
 MOST_LEVERAGE = 0.5  # uncapped, the correction of a residual doubles as the leverage goes to one
@@ -29,7 +30,7 @@ def inverse_root(gram: Tensor) -> Tensor:
 
     With it $k(x, x^0)\,U S^{-1/2}$ are features of $x$ whose norm is that of the kernel on the span of the points $x^0$.
     """
-    eigenvalues, vectors = torch.linalg.eigh(gram)
+    eigenvalues, vectors = eigh(gram)
     smallest = eigenvalues[-1:] * len(gram) * torch.finfo(gram.dtype).eps
     root: Tensor = vectors * torch.where(eigenvalues > smallest, eigenvalues, torch.inf).rsqrt()
     return root
@@ -106,6 +107,13 @@ class RidgeSpectrum:
         self._residuals |= zip(missing, found, strict=True)
         return [self._residuals[ridge] for ridge in ridges]
 
+    def hat_column(self, ridge: float, row: int) -> Tensor:
+        """How far the fitted values of all rows follow the value of one, `(N,)`."""
+        one = torch.tensor([row])
+        solved = self.vectors @ (self.project(one).T / self._denominator(ridge))  # (P, 1)
+        products = torch.cat([self.centered(rows) @ solved for rows in self._rows()]).squeeze(1)
+        return (products + 1 / self.total) * self.weights[row]
+
     def project(self, rows: slice | Tensor) -> Tensor:
         """Rows in the eigenvectors, `(n, K)`; they serve every ridge."""
         return self.centered(rows) @ self.vectors
@@ -132,7 +140,7 @@ class RidgeSpectrum:
                 rows = self.centered(block)
                 moment = moment + rows.T @ (self.weights[block].unsqueeze(1) * rows)
                 products = products + rows.T @ centered_values[block]
-        eigenvalues, vectors = torch.linalg.eigh(moment)
+        eigenvalues, vectors = eigh(moment)
         return eigenvalues.clamp_min(0), vectors if directions is None else directions @ vectors, vectors.T @ products
 
     def _denominator(self, ridge: float) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from . import trust
+from .factor import eigh
 
 
 class KernelSpectrum:
@@ -36,7 +37,7 @@ class KernelSpectrum:
 
     def __init__(self, gram: Tensor, weights: Tensor, *, trend: bool = True) -> None:
         root = weights.sqrt()
-        self.eigenvalues, vectors = torch.linalg.eigh(root.unsqueeze(1) * gram * root)
+        self.eigenvalues, vectors = eigh(root.unsqueeze(1) * gram * root)
         self.basis, self.trend = root.unsqueeze(1) * vectors, trend
         self._size, self._most = trust.size_of(gram), weights.amax()
 

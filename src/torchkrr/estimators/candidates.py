@@ -139,7 +139,7 @@ def families(points: Tensor, kernel: Kernel | str | None) -> list[Family]:
     """The kernels to try, their maps fitted; a kernel of the caller's own as it is."""
     if isinstance(kernel, Kernel):
         return [Family(OWN, kernel, None, (1.0,))]
-    few = points[shuffled_rows(len(points), FITTED_ROWS, 0, points.device)].double()
+    few = some_of(points)
     if kernel is not None:
         return [family_named(suited(kernel, few), few)]
     names = NARROW_FAMILIES if few.shape[1] <= WIDE else WIDE_FAMILIES[kind_of_wide(few)]
@@ -158,6 +158,16 @@ def suited(kernel: str, points: Tensor) -> str:
 
 def of_kind(kind: str) -> Transform:
     return SignedRoot() if kind == "root" else UnitNorm()
+
+
+def some_of(points: Tensor, seed: int = 0) -> Tensor:
+    """Rows that maps are fitted on, float64."""
+    return points[shuffled_rows(len(points), FITTED_ROWS, seed, points.device)].double()
+
+
+def usual_map(few: Tensor) -> Transform:
+    """How points are compared before anything is learned, fitted: at unit length if they have many columns."""
+    return (of_kind(kind_of_wide(few)) if few.shape[1] > WIDE else Standardize()).fit(few)
 
 
 PROFILES: dict[str, type[Kernel]] = {

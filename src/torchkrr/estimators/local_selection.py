@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from ..core.factor import eigh
 from ..core.local import solve_local
 from ..core.options import SolveOptions
 from ..neighbors import ExactIndex
@@ -131,7 +132,7 @@ def principal_directions(mapped: Tensor, most: int) -> Tensor | None:
     if mapped.shape[1] <= most or len(mapped) <= most:
         return None
     centered = mapped - mapped.mean(0)
-    directions: Tensor = torch.linalg.eigh(centered.T @ centered).eigenvectors.T.flip(0)
+    directions = eigh(centered.T @ centered)[1].T.flip(0)
     return directions[:most].contiguous()
 
 

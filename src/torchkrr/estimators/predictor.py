@@ -71,10 +71,13 @@ def combine(members: Sequence[Member], predictions: Sequence[Prediction]) -> Pre
     """The prediction of all members together; its variance is the mean of theirs."""
     pairs = list(zip(members, predictions, strict=True))
     mean = torch.stack([member.share * prediction.mean for member, prediction in pairs]).sum(0)
+    return Prediction(mean, combine_variances(members, [prediction.variance for prediction in predictions]))
+
+
+def combine_variances(members: Sequence[Member], variances: Sequence[Tensor]) -> Tensor:
     total = sum(member.share for member in members)
     shares = [member.share / total if total else 1 / len(members) for member in members]
-    variances = [share * prediction.variance for share, prediction in zip(shares, predictions, strict=True)]
-    return Prediction(mean, torch.stack(variances).sum(0))
+    return torch.stack([share * variance for share, variance in zip(shares, variances, strict=True)]).sum(0)
 
 
 def neighbors_of(member: Member, count: int) -> int | None:
@@ -119,18 +122,28 @@ class DenseMember:
         `hat`, of all centers, is given where they are few: it corrects what the prior left over of the *other* centers.
         """
         count = len(self.order) if groups is not None else self.last
-        inverse = self.regressor.inverse(count)
-        diagonal, values = inverse.diagonal().clone(), self.values[-count:]
-        residuals = self.regressor.coefficients[-count:] / diagonal.unsqueeze(1)
+        inverse, values = self.regressor.inverse(count), self.values[-count:]
         places = self.order.argsort()
-        for members in [places[several] for several in groups.several] if groups is not None else ():
-            block = inverse[members][:, members]
-            residuals[members] = torch.linalg.solve(block, inverse[members] @ values)
-            diagonal[members] = 1 / torch.linalg.inv(block).diagonal()
+        several = [places[members] for members in groups.several] if groups is not None else ()
+        residuals, diagonal = without_groups(inverse, self.regressor.coefficients[-count:], several)
         means = values - residuals if hat is None else hat.left_out() - hat.of_sum(inverse)
         # 1 / P_ii is the variance of the center itself, with its own ridge in it.
         variances = torch.maximum(1 / diagonal, self.ridges[-count:])
         return Prediction(means[-self.last :].to(self.dtype), variances[-self.last :])
+
+
+def without_groups(inverse: Tensor, solved: Tensor, several: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Residuals `(n, C)` of rows without themselves and their groups, and the inverses of their variances `(n,)`.
+
+    From $P$ `(n, n)` and $Py$; rows that stand alone in no group are left out alone.
+    """
+    diagonal = inverse.diagonal().clone()
+    residuals = solved / diagonal.unsqueeze(1)
+    for members in several:
+        block = inverse[members][:, members]
+        residuals[members] = torch.linalg.solve(block, solved[members])
+        diagonal[members] = 1 / torch.linalg.inv(block).diagonal()
+    return residuals, diagonal
 
 
 class LocalMember:
@@ -141,10 +154,11 @@ class LocalMember:
         self.num_neighbors, self.ridge, self.kernel = num_neighbors, member.ridge, member.kernel
         self.values = centers.values.to(self.dtype)
         equal = bool((centers.weights == 1).all())
+        self.ridges = None if equal else member.ridge / centers.weights
         # The members see embedded points alone: all that is left of the kernel is its profile.
         profile = scaled(member.kernel, -member.kernel.log_lengthscale.detach())
         profile.input_transform = None
-        self.options = SolveOptions(profile, member.ridge if equal else member.ridge / centers.weights, trend)
+        self.options = SolveOptions(profile, member.ridge if self.ridges is None else self.ridges, trend)
         self.points = self.embed(centers.points)
         self.index = ExactIndex()
         if len(self.points):  # a rank among several may have none
@@ -168,8 +182,10 @@ class LocalMember:
     def leave_out(self, which: Tensor, groups: Groups | None = None, hat: Any = None) -> Prediction:
         """As of a dense member, but the other rows keep their residuals in the fit of the prior without themselves alone."""
         mean, power_squared, _ = self.solve(self.points[which], "mean", exclude=which, groups=groups)
-        ridges = self.options.ridge
-        return Prediction(mean, power_squared + (ridges[which] if isinstance(ridges, Tensor) else ridges))
+        return Prediction(mean, power_squared + self.ridges_of(which))
+
+    def ridges_of(self, which: Tensor | slice) -> Tensor | float:
+        return self.ridge if self.ridges is None else self.ridges[which]
 
     def solve(
         self, embedded: Tensor, kind: Kind, exclude: Tensor | None = None, groups: Groups | None = None

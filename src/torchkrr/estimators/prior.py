@@ -12,6 +12,7 @@ $$ r_j^{(-ij)} = \frac{(1-h_{ii})\,e_j + h_{ji}\,e_i}{(1-h_{ii})(1-h_{jj})-h_{ij
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -115,6 +116,12 @@ class GroupedHat:
             self.roots[rows], self.errors[rows] = together(*own, MOST_LEVERAGE)[0], together(*own, NEARLY_ONE)[1]
         sizes = sorted({len(rows) for rows in groups.several})
         self._stacks = [torch.stack([rows for rows in groups.several if len(rows) == size]) for size in sizes]
+
+    def with_residuals(self, residuals: Tensor, errors: Tensor) -> GroupedHat:
+        """The same of a fit to other values."""
+        other = copy.copy(self)
+        other.residuals, other.errors = residuals, errors
+        return other
 
     def left_out(self) -> Tensor:
         """Residuals `(n, C)` of each row in the fit without its group: how wrong the prior is about it."""

@@ -26,13 +26,12 @@ from ..distances import squared_distances
 from ..errors import InputError, RidgeRaisedWarning
 from ..functional import farthest_points
 from ..kernels import Exponential, Kernel
-from ..transforms import Compose, MeanDistance, Standardize, Transform
+from ..transforms import Compose, MeanDistance, Transform
 from ..tuning import Selection, learn_metric, select
 from ..tuning.leave_one_out import shuffled_rows
 from ..tuning.scores import Loss
 from ..tuning.select import scaled
 from .candidates import (
-    FITTED_ROWS,
     OWN,
     PROFILES,
     WIDE,
@@ -41,10 +40,10 @@ from .candidates import (
     Request,
     Tried,
     family_named,
-    kind_of_wide,
-    of_kind,
     part_of,
+    some_of,
     suited,
+    usual_map,
 )
 from .class_selection import choose_for_classes
 from .encoding import Centers, Groups, SelectColumns, Staircase
@@ -187,8 +186,8 @@ def _choose(centers: Centers, request: Request) -> Choice:
 def choose_prior(centers: Centers, request: Request, judge: Judge | None) -> FittedRidge:
     """Ridge regression on the points, or on coarse points, with the ridge that predicts left-out rows best."""
     points, rows = centers.points, shuffled_rows(len(centers.points), MOST_ROWS, request.seed, centers.points.device)
-    few = points[shuffled_rows(len(points), FITTED_ROWS, request.seed, points.device)].double()
-    features = of_kind(kind_of_wide(few)) if few.shape[1] > WIDE else Standardize().fit(few)
+    few = some_of(points, request.seed)
+    features = usual_map(few)
     name = "linear"
     if request.prior == "coarse":
         kernel = Exponential(input_transform=Compose(features, MeanDistance()).fit(few))

@@ -100,7 +100,7 @@ def power_greedy(points: Tensor, num_points: int, *, kernel: Kernel, start: int 
     """
     check_kernel(kernel)
     points = _prepared(points, num_points, start)
-    newton = _NewtonBasis(kernel.embed(points), kernel, num_points)
+    newton = NewtonBasis(kernel.embed(points), kernel, num_points)
     newton.add(start)
     while newton.size < num_points and newton.add(int(newton.power_squared.argmax())):
         pass
@@ -142,7 +142,7 @@ def residual_greedy(points: Tensor, values: Tensor, num_points: int, *, kernel: 
     check_kernel(kernel)
     points = _prepared(points, num_points, 0)
     residual = values.detach().to(points.dtype)
-    newton = _NewtonBasis(kernel.embed(points), kernel, num_points)
+    newton = NewtonBasis(kernel.embed(points), kernel, num_points)
     while newton.size < num_points:
         at = int(torch.linalg.vector_norm(residual, dim=1).index_fill(0, newton.chosen, -torch.inf).argmax())
         if not newton.add(at):
@@ -152,7 +152,7 @@ def residual_greedy(points: Tensor, values: Tensor, num_points: int, *, kernel: 
     return newton.chosen
 
 
-class _NewtonBasis:
+class NewtonBasis:
     """Pivoted partial Cholesky columns of a kernel matrix, and the power function they leave."""
 
     def __init__(self, embedded: Tensor, kernel: Kernel, num_points: int) -> None:
@@ -164,6 +164,12 @@ class _NewtonBasis:
     @property
     def chosen(self) -> Tensor:
         return self.rows[: self.size]
+
+    def reserve(self, more: int) -> None:
+        """Have room for one more point, and if there is none for so many."""
+        if self.size == self.columns.shape[1]:
+            self.columns = torch.cat((self.columns, self.columns.new_zeros(len(self.columns), more)), dim=1)
+            self.rows = torch.cat((self.rows, self.rows.new_zeros(more)))
 
     def add(self, at: int) -> bool:
         """Add the point `at`; False if it is, to rounding, determined by the others."""

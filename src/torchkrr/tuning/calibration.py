@@ -43,7 +43,13 @@ def no_calibration(num_classes: int, multilabel: bool = False) -> ClassCalibrati
 
 @torch.no_grad()
 def calibrate_classes(
-    scores: Tensor, targets: Tensor, weights: Tensor | None = None, *, multilabel: bool = False
+    scores: Tensor,
+    targets: Tensor,
+    weights: Tensor | None = None,
+    *,
+    multilabel: bool = False,
+    start: ClassCalibration | None = None,
+    steps: int = NEWTON_STEPS,
 ) -> ClassCalibration:
     """The temperature and the biases that suit left-out scores best.
 
@@ -54,6 +60,8 @@ def calibrate_classes(
         scores: of rows that they were not fitted to.
         targets: memberships of the classes; with `multilabel` any number of ones in a row.
         weights: how many rows each counts as; `None` is one.
+        start: where to start; `None` is the best of some temperatures, without biases.
+        steps: of Newton's method, at most.
 
     Shape:
         - scores, targets: `(n, C)`; weights: `(n,)`
@@ -72,8 +80,11 @@ def calibrate_classes(
     doubt = doubt_of(weights)
     targets = smoothed(targets.double(), doubt, multilabel)
     theta = torch.zeros(count + 1, dtype=torch.float64)
-    losses = slope_losses(scores.unsqueeze(1), targets, weights, SCREENED, multilabel=multilabel)[0]
-    theta[0] = SCREENED[int(losses.argmin())]
+    if start is None:
+        losses = slope_losses(scores.unsqueeze(1), targets, weights, SCREENED, multilabel=multilabel)[0]
+        theta[0] = SCREENED[int(losses.argmin())]
+    else:
+        theta[0], theta[1:] = 1 / start.temperature, start.bias
     pull = torch.full_like(theta, BIAS_ROWS)
     pull[0] = 0.0
 
@@ -82,7 +93,7 @@ def calibrate_classes(
         return (weights * surprise(logits, targets, multilabel)).sum() + 0.5 * (pull * theta.square()).sum()
 
     value = objective(theta)
-    for _ in range(NEWTON_STEPS):
+    for _ in range(steps):
         logits = theta[0] * scores + theta[1:]
         p = torch.sigmoid(logits) if multilabel else torch.softmax(logits, dim=1)
         error = weights.unsqueeze(1) * (p - targets)

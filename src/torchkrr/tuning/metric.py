@@ -17,6 +17,7 @@ from tqdm import tqdm
 from .._checks import check_at_least_one, check_choice, check_integer, check_positive, check_ridge
 from .._extras import import_extra
 from .._state import register, register_setting, usable
+from ..core.factor import eigh
 from ..core.options import SolveOptions, Trend
 from ..errors import InputError, RidgeRaisedWarning, ShapeError
 from ..functional.left_out import check_data
@@ -229,7 +230,7 @@ def _learnable(kernel: Kernel | None, centers: Tensor, metric: Metric, rank: int
     if rank is not None and rank < features:
         # The directions in which the embedded centers vary most.
         centered = (embedded - embedded.mean(0)).to(weight.dtype)
-        directions = torch.linalg.eigh(centered.mT @ centered).eigenvectors.mT.flip(0)
+        directions = eigh(centered.mT @ centered)[1].mT.flip(0)
         weight = directions[:rank] @ weight
     transforms = [] if kernel.input_transform is None else [kernel.input_transform]
     kernel.input_transform = Compose(*transforms, Linear(weight, learn=True).double())
