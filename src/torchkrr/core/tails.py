@@ -105,8 +105,9 @@ def frame_of(members: Tensor, places: Tensor | None = None, precision: float = 0
 
 def size_of(gram: Tensor, unit: Tensor) -> Tensor:
     r"""$\sqrt{\|K\|_\infty\max|K|}$ of kernel matrices `(*, M, M)`, relative to the size of the kernel; `(*,)`."""
-    sizes = gram.detach().abs() / unit[..., None, None]
-    return (sizes.sum(-1).amax(-1) * sizes.flatten(-2).amax(-1)).sqrt()
+    sizes = gram.detach().abs()
+    # Divided one by one: their product may be more than a number holds.
+    return (sizes.sum(-1).amax(-1) / unit * (sizes.flatten(-2).amax(-1) / unit)).sqrt()
 
 
 def inverse_norm(solved: Tensor, vectors: Tensor) -> Tensor:
@@ -175,12 +176,15 @@ class _Factored(WithoutDerivative):
         image = matrix @ basis
         half = image - 0.5 * (basis @ (basis.mT @ image)) - 0.5 * unit[..., None, None] * basis
         product = half @ basis.mT
-        upper, sound = cholesky(matrix - (product + product.mT))
-        identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        projected = (matrix - product).sub_(product.mT)
+        del product
+        upper, sound = cholesky(projected)
         # An overflow is a failure too.
         sound = sound & torch.isfinite(upper.diagonal(dim1=-2, dim2=-1)).all(-1) & torch.isfinite(back).flatten(-2).all(-1)
-        whole = sound[..., None, None]
-        return torch.where(whole, upper, identity), basis, back.nan_to_num(0.0, 0.0, 0.0), sound, determined
+        if not bool(sound.all()):
+            identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+            upper, back = torch.where(sound[..., None, None], upper, identity), back.nan_to_num(0.0, 0.0, 0.0)
+        return upper, basis, back, sound, determined
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
