@@ -94,6 +94,12 @@ def test_slope_is_the_derivative_of_the_profile(name):
     assert gradcheck(kernel.slope_over_distance, (distance,))
 
 
+@pytest.mark.parametrize("name", ONCE)
+def test_an_infinite_slope_over_distance_is_zero_at_zero(name):
+    assert float(BOTH[name]().slope_over_distance(torch.zeros(()))) == 0
+    assert BOTH[name]().slope_over_distance(torch.tensor(1e-9, dtype=torch.float64)).abs() > 10
+
+
 @pytest.mark.parametrize("name", BOTH)
 def test_derivatives_are_finite_where_points_coincide(name):
     a = torch.tensor([[0.1, 0.2, 0.0], [0.5, 0.1, 0.3]], dtype=torch.float64)
