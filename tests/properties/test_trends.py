@@ -376,6 +376,23 @@ def test_a_path_with_a_polynomial_says_what_to_do():
             F.local_path(p.query, p.centers, p.values, p.neighbor_indices, kernel=kernel, trend=trend)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, y, kernel: F.power_greedy(x, 3, kernel=kernel),
+        lambda x, y, kernel: F.residual_greedy(x, y, 3, kernel=kernel),
+        lambda x, y, kernel: torchkrr.select(x, y, kernels=kernel),
+        lambda x, y, kernel: torchkrr.learn_metric(x, y, kernel=kernel, steps=1),
+        lambda x, y, kernel: torchkrr.LocalKernelRidgeRegressor(kernel=kernel).fit(x.numpy(), y[:, 0].numpy()),
+    ],
+    ids=["power_greedy", "residual_greedy", "select", "learn_metric", "estimator"],
+)
+def test_what_has_no_polynomial_takes_a_positive_definite_kernel_only(call):
+    p = problem()
+    with pytest.raises(InputError, match="Linear is only conditionally positive definite"):
+        call(p.centers, p.values, kernels.Linear())
+
+
 def test_the_hierarchical_form_says_that_it_has_no_polynomial():
     p = problem()
     with pytest.raises(InputError, match="coarse part has no polynomial trend"):

@@ -46,6 +46,15 @@ def test_it_is_the_layer_in_memory_for_every_kernel(open_store, name):
         assert (ids == IDS[indices]).all()
 
 
+@pytest.mark.parametrize("trend", ["linear", 2])
+def test_it_is_the_layer_in_memory_with_a_polynomial(open_store, trend):
+    kernel = kernels.ThinPlateSpline()
+    inside, stored = both(open_store(kernel=kernel), kernel, trend=trend)
+    torch.testing.assert_close(answers(stored, QUERY), answers(inside, QUERY), rtol=1e-4, atol=1e-4)
+    with pytest.raises(InputError, match="Use trend='linear'"):
+        StoredKernelRidge(stored.store, 20)(QUERY)
+
+
 @pytest.mark.parametrize(
     "options", [{"trend": "constant"}, {"fade": True}, {"normalize": "cell"}, {"num_neighbors": 150, "ridge": 1.0}]
 )

@@ -26,6 +26,7 @@ from ..distances import squared_distances
 from ..errors import InputError, RidgeRaisedWarning
 from ..functional import farthest_points
 from ..kernels import Exponential, Kernel
+from ..kernels.names import check_definite
 from ..transforms import Compose, MeanDistance, Transform
 from ..tuning import Selection, learn_metric, select
 from ..tuning.leave_one_out import shuffled_rows
@@ -104,6 +105,8 @@ def read_request(estimator: Any, *, dense: bool, loss: Loss, multilabel: bool = 
     if not isinstance(kernel, Kernel) and not (isinstance(kernel, str) and kernel in ("auto", *PROFILES)):
         names = ", ".join(map(repr, PROFILES))
         raise InputError(f"kernel must be 'auto', one of {names}, or a torchkrr kernel, got {kernel!r}.")
+    if isinstance(kernel, Kernel):
+        check_definite(kernel)
     metrics = ("auto", "ard") if dense else ("auto", "ard", "linear")
     if metric is not None and metric not in metrics:
         raise InputError(f"metric must be None or one of {', '.join(map(repr, metrics))}, got {metric!r}.")

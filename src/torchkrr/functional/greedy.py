@@ -17,7 +17,7 @@ from .._tensors import full_precision, working_dtype
 from ..distances import squared_distances
 from ..errors import InputError
 from ..kernels import Kernel
-from ..kernels.names import check_kernel
+from ..kernels.names import check_definite
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 CANCELS = 1e-2  # of the squares of two points: a smaller squared distance loses more than two digits to their product
@@ -98,7 +98,7 @@ def power_greedy(points: Tensor, num_points: int, *, kernel: Kernel, start: int 
         >>> power_greedy(torch.tensor([[0.0], [1.0], [5.0], [2.0]]), 3, kernel=Exponential())
         tensor([0, 2, 3])
     """
-    check_kernel(kernel)
+    check_definite(kernel)
     points = _prepared(points, num_points, start)
     newton = NewtonBasis(kernel.embed(points), kernel, num_points)
     newton.add(start)
@@ -139,7 +139,7 @@ def residual_greedy(points: Tensor, values: Tensor, num_points: int, *, kernel: 
     check_alike(points=points, values=values)
     check_same_rows("points", points, "values", values)
     check_finite("values", values)
-    check_kernel(kernel)
+    check_definite(kernel)
     points = _prepared(points, num_points, 0)
     residual = values.detach().to(points.dtype)
     newton = NewtonBasis(kernel.embed(points), kernel, num_points)

@@ -50,6 +50,16 @@ def check_kernel(kernel: Any) -> None:
         raise InputTypeError(f"kernel must be a kernel such as torchkrr.kernels.Exponential(), got {got}.")
 
 
+def check_definite(kernel: Any) -> None:
+    """A kernel that needs no trend."""
+    check_kernel(kernel)
+    if kernel.order > 0:
+        raise InputError(
+            f"{type(kernel).__name__} is only conditionally positive definite, and needs a polynomial trend, which there is "
+            "none of here. Use a kernel such as torchkrr.kernels.Matern32(); layers and functions with trend=... take this one."
+        )
+
+
 def default_kernel(centers: Tensor, name: str = "exponential") -> Kernel:
     """The kernel with this name on `StandardMean`, fitted on the centers; the paper's, if no name is given.
 

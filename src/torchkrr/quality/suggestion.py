@@ -29,7 +29,7 @@ from ..estimators.reading import densified, on_cpu
 from ..functional import farthest_points
 from ..functional.greedy import NewtonBasis
 from ..kernels import Exponential, Kernel
-from ..kernels.names import check_kernel
+from ..kernels.names import check_definite
 from ..transforms import Compose, MeanDistance
 from ..tuning.leave_one_out import shuffled_rows
 
@@ -141,7 +141,7 @@ def _read(labeled: Any, unlabeled: Any, kernel: Kernel | None, weight: Any) -> t
         check_same_features("labeled", known, "unlabeled", query)
     if kernel is None:
         kernel = _usual_kernel(torch.cat((known, query)))
-    check_kernel(kernel)
+    check_definite(kernel)
     with torch.no_grad():
         known, query = kernel.embed(known).float(), kernel.embed(query).float()
     if len(known) > MOST_KNOWN:

@@ -98,6 +98,7 @@ class StoredKernelRidge(nn.Module):
             )
         check_finite("query", query)
         rows = query.reshape(-1, query.shape[-1])
+        check_trend(self.trend, self.store.kernel)
         points = self.store.kernel.embed(rows.to(working_dtype(rows.dtype)))
         choices = self.ridge, self.trend, self.fade, self.normalize, self.on_singular, self.backend
         options = SolveOptions(self.store.profile, *choices)

@@ -23,7 +23,7 @@ from ..errors import InputError, RidgeRaisedWarning, ShapeError
 from ..functional.left_out import check_data
 from ..functional.local import solve_local
 from ..kernels import Exponential, Kernel
-from ..kernels.names import check_kernel
+from ..kernels.names import check_definite
 from ..neighbors import nearest
 from ..nn import LocalKernelRidge
 from ..transforms import Compose, Linear, MeanDistance, Standardize, Transform
@@ -212,7 +212,7 @@ def _learnable(kernel: Kernel | None, centers: Tensor, metric: Metric, rank: int
     """A copy of the kernel whose metric, and what its profile already learned, are Parameters."""
     if kernel is None:
         kernel = Exponential(input_transform=Compose(Standardize(), MeanDistance()).fit(centers))
-    check_kernel(kernel)
+    check_definite(kernel)
     kernel = copy.deepcopy(kernel)
     with torch.no_grad():
         embedded = kernel.embed(centers)

@@ -24,7 +24,7 @@ from ..errors import InputError, RidgeRaisedWarning
 from ..functional.left_out import check_data
 from ..functional.local import local_path
 from ..kernels import Exponential, Gaussian, Kernel, Matern32, Matern52
-from ..kernels.names import check_kernel
+from ..kernels.names import check_definite
 from ..neighbors import nearest
 from ..nn import LocalKernelRidge
 from ..transforms import Compose, MeanDistance, Standardize, StandardMean
@@ -384,7 +384,7 @@ def _named(kernels: Kernel | Sequence[Kernel]) -> dict[str, Kernel]:
     if not kernels:
         raise InputError("kernels is empty. Give at least one kernel, or None for the default four.")
     for kernel in kernels:
-        check_kernel(kernel)
+        check_definite(kernel)
     names = [type(kernel).__name__ for kernel in kernels]
     numbered = [f"{name} {names[: place + 1].count(name)}" for place, name in enumerate(names)]
     unique = [name if names.count(name) == 1 else number for name, number in zip(names, numbered, strict=True)]
