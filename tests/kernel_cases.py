@@ -19,6 +19,7 @@ ANY_DIMENSION = {
     "Gaussian": kernels.Gaussian,
     "RationalQuadratic": lambda *arguments, **choices: kernels.RationalQuadratic(*arguments, alpha=0.7, **choices),
     "InverseMultiquadric": kernels.InverseMultiquadric,
+    "InverseQuadratic": kernels.InverseQuadratic,
 }
 # Each with the largest number of features it takes.
 WENDLAND_KERNELS = {
@@ -54,6 +55,7 @@ PROFILES = {
     "Gaussian": lambda d: np.exp(-(d**2) / 2),
     "RationalQuadratic": lambda d: (1 + d**2 / 1.4) ** -0.7,
     "InverseMultiquadric": lambda d: 1 / np.sqrt(1 + d**2),
+    "InverseQuadratic": lambda d: 1 / (1 + d**2),
     # Wendland's own table; r = (1 - d)_+.
     "Wendland30": lambda d: np.maximum(1 - d, 0) ** 2,
     "Wendland31": lambda d: np.maximum(1 - d, 0) ** 4 * (4 * d + 1),

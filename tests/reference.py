@@ -91,6 +91,7 @@ PROFILES: dict[str, Callable[..., np.ndarray]] = {
     "Gaussian": gaussian,
     "RationalQuadratic": rational_quadratic,
     "InverseMultiquadric": inverse_multiquadric,
+    "InverseQuadratic": inverse_quadratic,
     "Wendland": wendland,
 }
 CONDITIONAL: dict[str, Profile] = {  # they need a trend

@@ -89,7 +89,9 @@ def test_same_as_torch_in_float64(kernel, kind, trend):
 
 @needs_fused
 @pytest.mark.parametrize("trend", [False, True])
-@pytest.mark.parametrize("kernel", ["InverseMultiquadric", "Wendland30", "Wendland31", "Wendland32", "Wendland33"])
+@pytest.mark.parametrize(
+    "kernel", ["InverseMultiquadric", "InverseQuadratic", "Wendland30", "Wendland31", "Wendland32", "Wendland33"]
+)
 def test_other_profiles_same_as_torch_in_float64(kernel, trend):
     for shape in SHAPES:
         arguments = (shape, torch.float64, wide(kernel, shape[1]), "mean", trend)

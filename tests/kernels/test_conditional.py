@@ -58,7 +58,7 @@ def test_values_and_signs_are_those_of_scipy(name):
 @pytest.mark.parametrize("name", BOTH)
 def test_profile_formula(name):
     distance = torch.linspace(0, 3, 301, dtype=torch.float64)
-    formula = {"InverseQuadratic": reference.inverse_quadratic, **reference.CONDITIONAL}[name]
+    formula = {**reference.PROFILES, **reference.CONDITIONAL}[name]
     close(BOTH[name]().profile(distance), formula(distance.numpy()))
 
 

@@ -29,6 +29,7 @@ AT_ZERO = {
     "Gaussian": -1.0,
     "RationalQuadratic": -1.0,
     "InverseMultiquadric": -1.0,
+    "InverseQuadratic": -2.0,
     "Wendland30": 0.0,
     "Wendland31": -20.0,
     "Wendland32": -56 / 3,
@@ -170,7 +171,7 @@ def test_derivatives_where_points_coincide(name):
     moving = [a.clone().requires_grad_(), a.clone().requires_grad_()]
     assert gradcheck(kernel, moving)
     # Wendland's third derivative and Matern 3/2's jump at zero, so that second differences there are only of first order.
-    if name in ("Gaussian", "RationalQuadratic", "InverseMultiquadric"):
+    if name in ("Gaussian", "RationalQuadratic", "InverseMultiquadric", "InverseQuadratic"):
         assert gradgradcheck(kernel, moving)
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from .. import native
 from .._checks import check_finite
+from .._chunking import chunk_bytes, ranges, rows_per_chunk
 from .._tensors import is_plain, needs_gradient, working_dtype
 from ..kernels import Exponential, Kernel, RationalQuadratic, Wendland
 from ..kernels.names import BY_NAME, check_kernel
@@ -38,7 +39,8 @@ from .dense import DenseProblem
 from .dense import mean as dense_mean_by_torch
 from .options import PLAIN_TRENDS, Normalize, SolveOptions
 
-PROFILES = {kind: number for number, kind in enumerate(list(BY_NAME.values())[:7])}  # numbered as in profile.h
+PROFILES = {kind: number for number, kind in enumerate(BY_NAME.values())}  # numbered as in profile.h
+MOST_TAIL_FEATURES = 16  # of a linear trend, as in tail.h
 NUMPY_TYPES = {torch.float32: numpy.float32, torch.float64: numpy.float64}
 # Floating-point operations, per query, that sharing has to save to be worth its bookkeeping.
 WORTHWHILE = 1e5
@@ -100,7 +102,12 @@ def local_obstacle(problem: LocalProblem, options: SolveOptions, learned: Sequen
     if learned:
         return f"it has no gradient for what {name} learns in its profile"
     if options.kernel.order > 0 or options.trend not in PLAIN_TRENDS:
-        return "it has no trend but a constant on a positive definite kernel"
+        if options.degree > 1:
+            return "it has no polynomial trend but a constant and a linear one"
+        if options.degree == 1 and problem.centers.shape[1] > MOST_TAIL_FEATURES:
+            return f"it has a linear trend in at most {MOST_TAIL_FEATURES} features"
+        if options.kind not in ("mean", "weights"):
+            return "it keeps no coefficients of a polynomial trend"
     if options.fade or options.normalize:
         return f"it has no {'fade' if options.fade else 'normalize'}"
     if not is_plain(*problem[:4], *numbers_of_profile(options.kernel)):
@@ -160,13 +167,19 @@ def local_forward(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor,
     mean, power_squared = new(count, *steps, outputs), new(count, *steps)
     weights = new(count, neighbors if kind == "weights" or saves else 0)
     adjoint = new(count, neighbors, outputs) if saves else new(count, 0)
+    tail = monomials_of(problem, options)
     constant = new(count, outputs if kind == "coefficients" and options.trend is not None else 0)
+    if tail and saves:
+        constant = new(count, tail * (outputs + 1))
     resolved = torch.empty(count, *steps, dtype=torch.bool)
     results = {"power": power_squared, "weights": weights, "adjoint": adjoint, "multiples": constant, "resolved": resolved}
     if kind in ("mean", "path"):
         results["mean"] = mean
-    _run_local("solve", problem, options, results, shared, options.cache if factor_only else None)
+    _run_local("solve", problem, options, results, shared, options.cache if factor_only and not tail else None)
     nothing = new(count, 0)
+    if tail and saves:
+        both = constant.view(count, tail, outputs + 1)
+        return mean, power_squared, resolved, weights, adjoint, both[..., 1:].contiguous(), both[..., 0].contiguous()
     if kind == "coefficients":
         constant = constant if options.trend is not None else mean.zero_()
         return torch.cat((adjoint, constant.unsqueeze(-2)), dim=-2), power_squared, resolved, *[nothing] * 4
@@ -174,6 +187,13 @@ def local_forward(problem: LocalProblem, options: SolveOptions) -> tuple[Tensor,
         first = weights if shared is None else weights.gather(1, shared.ranks)
         return first, power_squared, resolved, *[nothing] * 4
     return mean, power_squared, resolved, weights, adjoint, nothing, nothing
+
+
+def monomials_of(problem: LocalProblem, options: SolveOptions) -> int:
+    """Of a trend that borders the system, or zero."""
+    if options.kernel.order == 0 and options.trend in PLAIN_TRENDS:
+        return 0
+    return 1 if options.degree == 0 else problem.centers.shape[1] + 1
 
 
 def local_gradients(
@@ -190,7 +210,31 @@ def local_gradients(
     tensors = {"weights": saved.inner, "adjoint": saved.adjoint, "grad_mean": grads[0], "grad_power": grads[1]}
     tensors |= {name: tensor for name, tensor in zip(names, (*found, for_ridge), strict=True) if tensor is not None}
     _run_local("gradient", problem, options, tensors)
+    if monomials_of(problem, options) > 1 and (needs[0] or needs[1]):
+        _through_linear_tail(problem, saved, grads, options, found)
     return [*found, None if for_ridge is None else for_ridge.sum_to_size(problem.ridge.shape)]
+
+
+def _through_linear_tail(
+    problem: LocalProblem, saved: Saved, grads: tuple[Tensor, ...], options: SolveOptions, found: list[Tensor | None]
+) -> None:
+    """Add to the gradients of query and centers what comes through linear monomials: those of `backward`."""
+    (for_query, for_centers), (arriving, gamma) = found[:2], grads
+    (count, neighbors), features = problem.indices.shape, problem.centers.shape[1]
+    lengthscale = None if options.log_scale is None else options.log_scale.exp().to(problem.query.dtype)
+    row_bytes = 3 * neighbors * (features + 1) * problem.query.element_size()
+    for rows in ranges(count, rows_per_chunk(row_bytes, chunk_bytes(problem.query.device))):
+        g, power = arriving[rows].unsqueeze(-1), gamma[rows].unsqueeze(-1)
+        beta = saved.adjoint[rows] @ g  # (q, M, 1)
+        gap = saved.gap[rows, 1:]  # (q, E)
+        multiple = (saved.multiples[rows, 1:] @ g).squeeze(-1) + 2 * power * gap
+        moved = beta * gap.unsqueeze(1) - saved.inner[rows].unsqueeze(-1) * multiple.unsqueeze(1)  # (q, M, E)
+        if lengthscale is not None:
+            moved = moved / lengthscale
+        if for_query is not None:
+            for_query[rows] -= moved.sum(1)
+        if for_centers is not None:
+            for_centers.index_add_(0, problem.indices[rows].flatten(), moved.flatten(0, 1))
 
 
 def _run_local(
@@ -202,6 +246,7 @@ def _run_local(
     cache: FactorCache | None = None,
 ) -> None:
     query, centers, values, ridge, indices = problem
+    tail = monomials_of(problem, options)
     tensors = {"query": query, "centers": centers, "values": values, "indices": indices, **results}
     if options.value_scale is not None:
         tensors["value_scale"] = options.value_scale.detach().to(query.dtype)
@@ -223,7 +268,9 @@ def _run_local(
         threads=torch.get_num_threads(),
         profile=PROFILES[type(options.kernel)],
         scale_step=0 if options.log_scale is None else int(options.log_scale.numel() > 1),
-        trend=options.trend is not None,
+        trend=options.trend is not None and not tail,
+        tail=tail,
+        precision=options.precision,
         path=options.kind == "path",
         shape=shape_of(options.kernel),
         limits=tuple(options.limits),
@@ -300,6 +347,8 @@ def dense_obstacle(query: Any, centers: Any, values: Any, kernel: Any, ridge: An
         return "it has no trend"
     if type(kernel) not in PROFILES:
         return f"it has no profile for {type(kernel).__name__}"
+    if kernel.order > 0:
+        return "it has no trend, which this kernel needs"
     if type(ridge) not in (float, int) or not 0 <= ridge < math.inf:
         return "it takes a finite, non-negative number as ridge, and no tensor"
     for tensor in (query, centers, values):

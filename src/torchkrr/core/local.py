@@ -112,15 +112,19 @@ def solve_local(
     result = solve_embedded(embed(used, options, dtype, embedded), options)
     if not bool(result.resolved.all()):
         options = replace(options, cache=None, log_scale=None)  # cells are numbered anew, and all are embedded
+        if bordered:  # only torch tells a cell that is singular from one that does not determine its trend
+            options = replace(options, backend="torch", undetermined=None if undetermined else [])
+            undetermined = undetermined or options.undetermined
         rows = result.unresolved_rows()
         rest = problem.rows(rows)
         if log_scale is not None:
             _check_centers(rest.centers, centers)  # nobody has looked at them yet
         wide = embed(rest, options, torch.float64)
-        if dtype == torch.float64:
+        if dtype == torch.float64 and not bordered:
             again = LocalResult(*(part.index_select(0, rows) for part in result))
         else:
-            trust.solved_again(len(rows))
+            if dtype != torch.float64:
+                trust.solved_again(len(rows))
             again = solve_embedded(wide, options)
         if not bool(again.resolved.all()):
             options = replace(options, undetermined=None)  # they have been counted
@@ -154,6 +158,8 @@ def raised_ridge(problem: LocalProblem, options: SolveOptions) -> Tensor:
     Not of each step of a path, but of all of them.
     """
     undetermined: list[int] | None = [] if options.bordered else None
+    if options.bordered:
+        options = replace(options, backend="torch")  # as in `solve_local`
     with torch.no_grad():
         result = solve_embedded(problem, replace(options, undetermined=undetermined))
         if undetermined:

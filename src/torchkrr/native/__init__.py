@@ -25,7 +25,7 @@ INSTRUCTION_SETS = {"AVX512": ("avx512", "avx2", "baseline"), "AVX2": ("avx2", "
 NAMES = {torch.float32: "float", torch.float64: "double"}
 NO_MEMORY = "the tensors are more than their memory, as inside torch.func and in forward mode"
 OUT_OF_MEMORY = 1  # what a function returns then, as in fused.cpp
-INTERFACE = 4  # what the fields of a task mean, as in fused.cpp
+INTERFACE = 5  # what the fields of a task mean, as in fused.cpp
 NO_TENSORS: Mapping[str, Tensor] = MappingProxyType({})
 MISSING = "it was not compiled: reinstall torchkrr where a C++ compiler (g++ or clang++) is on the PATH"
 
@@ -49,6 +49,8 @@ class Task(ctypes.Structure):
         ("system_limit", ctypes.c_double),
         ("least_norm", ctypes.c_double),
         ("value_scale", ctypes.c_void_p),
+        ("tail", ctypes.c_int64),
+        ("precision", ctypes.c_double),
         ("points", ctypes.c_int64),
     )
 

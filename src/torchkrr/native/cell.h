@@ -58,7 +58,8 @@ template <class T> class Cell {
     Buffer<T> matrix, solution;      // [row][columns | right-hand sides]; [row][right-hand sides]
     Buffer<T> inverse;               // [row] of the diagonal of the factor
     Buffer<T> sums;                  // [column] of the kernel matrix, of the rows above the diagonal
-    T row_sum = 0;                   // the largest of the kernel matrix
+    T row_sum = 0;                   // the largest of the kernel matrix, or of its absolute values if some are negative
+    T largest = 0;                   // entry of the kernel matrix, if some are negative
     const T *points = nullptr;       // where the members are, if there are no offsets but borrowed inner products; or null
     const int64_t *borrowed = nullptr;  // the members then
     const T *exact = nullptr;        // [feature][member], not shifted: all distances by their difference, without rounding
@@ -216,8 +217,10 @@ template <class T> class Cell {
 
     // Inner products become the kernel matrix with the ridge on its diagonal, upper half.
     void form(const Radial<T, false> &profile, const T *ridge, int64_t ridge_step) {
-        row_sum = 0;
+        row_sum = largest = 0;
         std::fill_n(sums.data(), columns, T(0));
+        const bool has_signs = profile.conditional();
+        Vec<T> most{};
         profile.visit([&](auto phi) {
             for (int64_t i = 0; i < rows; i += ROWS) {
                 Vec<T> along[ROWS];
@@ -226,18 +229,29 @@ template <class T> class Cell {
                     Vec<T> tile[ROWS][1];
                     pair_squares<1>(i, j, tile);
                     for (int r = 0; r < ROWS; ++r) tile[r][0] = phi(tile[r][0]);
-                    add_up(i, j, tile, along);
+                    if (has_signs) {
+                        pad(i, j, tile);
+                        Vec<T> sizes[ROWS][1];
+                        for (int r = 0; r < ROWS; ++r) {
+                            sizes[r][0] = tile[r][0] > 0 ? tile[r][0] : -tile[r][0];
+                            most = sizes[r][0] > most ? sizes[r][0] : most;
+                        }
+                        add_up(i, j, sizes, along);
+                    } else {
+                        add_up(i, j, tile, along);
+                    }
                     put(matrix.data() + i * stride + j, tile);
                 }
                 T totals[ROWS];
                 total_each<T>(along, totals);
                 for (int r = 0; r < ROWS; ++r) {
                     const bool member = i + r < neighbors;
-                    matrix[(i + r) * stride + i + r] = 1 + (member ? ridge[(i + r) * ridge_step] : T(0));
+                    matrix[(i + r) * stride + i + r] = member ? profile.at_zero() + ridge[(i + r) * ridge_step] : T(1);
                     if (member) row_sum = std::max(row_sum, totals[r] + sums[i + r]);
                 }
             }
         });
+        for (int64_t k = 0; k < W; ++k) largest = std::max(largest, T(most[k]));
     }
 
     // A = U'U, row by row; the first `sides` right-hand sides become U'^-1 of them. False if A is not positive definite.
@@ -384,12 +398,17 @@ template <class T> class Cell {
     // Rows and columns past the last member become those of the identity.
     INLINE void add_up(int64_t i, int64_t j, Vec<T> (&tile)[ROWS][1], Vec<T> (&along)[ROWS]) const {
         const Vec<T> number = counted<T>(std::make_index_sequence<W>());
-        if (j + W > neighbors || i + ROWS > neighbors)
-            for (int r = 0; r < ROWS; ++r) tile[r][0] = (number < T(neighbors - j)) & (i + r < neighbors) ? tile[r][0] : Vec<T>{};
+        pad(i, j, tile);
         const Vec<T> past = number + T(j - i);
         Vec<T> down{};
         for (int r = 0; r < ROWS; ++r) along[r] += past >= 0 ? tile[r][0] : Vec<T>{}, down += tile[r][0];
         store(sums.data() + j, load(sums.data() + j) + (past >= T(ROWS) ? down : Vec<T>{}));
+    }
+
+    INLINE void pad(int64_t i, int64_t j, Vec<T> (&tile)[ROWS][1]) const {
+        const Vec<T> number = counted<T>(std::make_index_sequence<W>());
+        if (j + W > neighbors || i + ROWS > neighbors)
+            for (int r = 0; r < ROWS; ++r) tile[r][0] = (number < T(neighbors - j)) & (i + r < neighbors) ? tile[r][0] : Vec<T>{};
     }
 
     template <int N> INLINE void subtract_rows_above(int64_t i, int64_t j) const {

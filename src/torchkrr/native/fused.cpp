@@ -254,7 +254,7 @@ ENTRY(torchkrr_quantize_float, QuantizedTask, quantize(*task))
 ENTRY(torchkrr_near_float, QuantizedTask, near(*task))
 ENTRY(torchkrr_bound_float, QuantizedTask, Scanner(*task, task->queries).bound())
 int64_t torchkrr_quick_products() { return has_quick_products(); }
-int64_t torchkrr_interface() { return 4; }  // as in native.py; raised when a task comes to mean something else
+int64_t torchkrr_interface() { return 5; }  // as in native.py; raised when a task comes to mean something else
 int64_t torchkrr_task_size() { return sizeof(Task); }
 int64_t torchkrr_search_task_size() { return sizeof(SearchTask); }
 int64_t torchkrr_quantized_task_size() { return sizeof(QuantizedTask); }

@@ -138,6 +138,17 @@ template <class T> INLINE Vec<T> log_one_plus(Vec<T> x) {
     return n * L::LN2_HIGH + (s * series + (n * L::LN2_LOW + (x - (y - 1)) / y));  // the last term: what 1 + x rounded off
 }
 
+// log(x) for x > 0, a normal number.
+template <class T> INLINE Vec<T> logarithm(Vec<T> x) {
+    using L = Lanes<T>;
+    using I = typename L::I;
+    const I exponent = ((I)x - (I)(Vec<T>{} + T(0.70710678118654752))) >> L::MANTISSA;
+    const Vec<T> mantissa = (Vec<T>)((I)x - (exponent << L::MANTISSA));
+    const Vec<T> s = (mantissa - 1) / (mantissa + 1), n = __builtin_convertvector(exponent, Vec<T>);
+    const Vec<T> series = polynomial<T, L::LOG_TERMS - 1>(s * s, [](int k) { return 2.0 / (2 * k + 1); });
+    return n * L::LN2_HIGH + (s * series + n * L::LN2_LOW);
+}
+
 template <class T> INLINE Vec<T> power(Vec<T> x, int n) {
     Vec<T> result = Vec<T>{} + 1;
     for (; n > 0; n >>= 1, x *= x)

@@ -6,7 +6,10 @@
 
 namespace {
 
-enum Profile { EXPONENTIAL, MATERN32, MATERN52, GAUSSIAN, RATIONAL_QUADRATIC, INVERSE_MULTIQUADRIC, WENDLAND };
+enum Profile {
+    EXPONENTIAL, MATERN32, MATERN52, GAUSSIAN, RATIONAL_QUADRATIC, INVERSE_MULTIQUADRIC, WENDLAND, INVERSE_QUADRATIC,
+    THIN_PLATE_SPLINE, LINEAR, CUBIC, QUINTIC, MULTIQUADRIC  // conditionally positive definite
+};
 
 // phi(sqrt(s)), or phi'(d) / d with SLOPE, of `count` vectors in place.
 template <class T, bool SLOPE> struct Radial {
@@ -15,6 +18,23 @@ template <class T, bool SLOPE> struct Radial {
     T first, second;  // alpha; or exponent and smoothness
 
     Radial(int64_t kind, const double *shape) : kind(int(kind)), first(T(shape[0])), second(T(shape[1])) {}
+
+    bool conditional() const { return kind >= THIN_PLATE_SPLINE; }
+    T at_zero() const { return kind == MULTIQUADRIC ? T(-1) : T(kind < THIN_PLATE_SPLINE); }
+
+    // How large the kernel is among points this far apart.
+    T unit(T radius) const {
+        T size = 1;
+        switch (kind) {
+        case THIN_PLATE_SPLINE: size = radius * radius; break;
+        case LINEAR: size = radius; break;
+        case CUBIC: size = radius * radius * radius; break;
+        case QUINTIC: size = radius * radius * radius * radius * radius; break;
+        case MULTIQUADRIC: size = std::sqrt(1 + radius * radius); break;
+        default: break;
+        }
+        return size > 0 ? size : T(1);
+    }
 
     void operator()(V *v, int count) const {
         visit([=](auto f) {
@@ -51,6 +71,36 @@ template <class T, bool SLOPE> struct Radial {
             return g([](V s) {
                 const V inverse = 1 / root<T>(1 + s);
                 return SLOPE ? -inverse * inverse * inverse : inverse;
+            });
+        case INVERSE_QUADRATIC:
+            return g([](V s) {
+                const V inverse = 1 / (1 + s);
+                return SLOPE ? -2 * inverse * inverse : inverse;
+            });
+        case THIN_PLATE_SPLINE:
+            return g([](V s) {
+                const V log = logarithm<T>(s > 0 ? s : V{} + 1);
+                return SLOPE ? (s > 0 ? 1 + log : V{}) : T(0.5) * s * log;
+            });
+        case LINEAR:
+            return g([](V s) {
+                const V d = root<T>(s);
+                return SLOPE ? (s > 0 ? -1 / d : V{}) : -d;
+            });
+        case CUBIC:
+            return g([](V s) {
+                const V d = root<T>(s);
+                return SLOPE ? 3 * d : s * d;
+            });
+        case QUINTIC:
+            return g([](V s) {
+                const V d = root<T>(s);
+                return SLOPE ? -5 * s * d : -s * s * d;
+            });
+        case MULTIQUADRIC:
+            return g([](V s) {
+                const V d = root<T>(1 + s);
+                return SLOPE ? -1 / d : -d;
             });
         default:
             return g([this](V s) { return wendland(s); });

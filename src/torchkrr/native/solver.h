@@ -9,6 +9,7 @@
 #include "cache.h"
 #include "cell.h"
 #include "judge.h"
+#include "tail.h"
 #include "task.h"
 
 namespace {
@@ -36,6 +37,10 @@ template <class T> class Solver {
     std::vector<std::pair<int64_t, int64_t>> sorted;  // members and their columns, where cells are known by their set
     std::vector<int64_t> in_order;
     Evidence found = {};
+    std::unique_ptr<Tail<T>> tail;        // of a task that has one
+    Buffer<T> kernels, point;             // [query][member]; [feature] of a query, relative to the origin
+    Buffer<double> values_at, start, beside;  // [query][monomial] at the query, and what w0 is made of; [monomial]
+    T unit = 1;
 
     static int64_t mixed(const Task &task, int64_t heads) {
         const int64_t spare = round_up(heads, W) - heads;  // columns that cost nothing
@@ -51,7 +56,9 @@ template <class T> class Solver {
           all(all), cell(M, task.features, heads_for(task.starts ? GROUP : 1) + (whole ? C : mixtures), task.log_scales, task.scale_step),
           kernel(cell.columns), inner(M), sums(2 * C), random(M * PROBES), low(cell.width), high(cell.width), mixing(mixtures * C), shifts(mixtures),
           inverse_rows(task.path ? cell.rows * cell.columns : 0), ones_rows(task.path && task.trend ? cell.rows * cell.columns : 0),
-          running(cell.columns), lengths(task.path ? 5 * M : 3 * cell.width), steps(task.path ? M : 0) {
+          running(cell.columns), lengths(task.path ? 5 * M : 3 * cell.width), steps(task.path ? M : 0),
+          kernels(task.tail ? GROUP * M : 0), point(task.features), values_at(GROUP * task.tail), start(GROUP * task.tail), beside(task.tail) {
+        if (task.tail) tail = std::make_unique<Tail<T>>(cell, task.tail, task.precision);
         for (int64_t i = 0; i < M * PROBES; ++i) random[i] = T(probe_at(i / PROBES, i % PROBES));
     }
 
@@ -89,6 +96,7 @@ template <class T> class Solver {
                 store(kernel.data() + j, v);
             }
             for (int64_t i = 0; i < M; ++i) cell.side(i)[k] = kernel[i];
+            if (tail) std::copy_n(kernel.data(), M, kernels.data() + k * M);
         }
         const int64_t heads = heads_for(count), sides = heads + (whole ? C : mixtures);
         if (mixtures && mixtures < C) prepare_mixing(members);
@@ -103,15 +111,20 @@ template <class T> class Solver {
         for (int64_t i = M; i < cell.rows; ++i) std::fill_n(cell.side(i), cell.width, T(0));
         if (judge.wants(MEAN) && !task.path) find_ranges(heads, sides);
         const T *ridge = at<T>(task.ridge, c * task.ridge_cell);
-        const bool sound = cell.finite(centers, members) && factor(members, ridge, sides, borrowed);
+        const bool sound = cell.finite(centers, members) && factor(members, ridge, sides, borrowed, queries, count, origin);
         if (sound) {
             if (!task.path) {
                 cell.back_substitute(whole && !task.adjoint ? heads : sides);
+                if (tail) tail->complement(cell.solution.data(), cell.width, round_up(sides, W));
                 gather_evidence(count, heads, sides);
             }
             found.size = std::sqrt(double(cell.row_sum));
             found.ridge = ridge[0];
             for (int64_t i = 1; task.ridge_neighbor && i < M; ++i) found.ridge = std::min(found.ridge, double(ridge[i * task.ridge_neighbor]));
+            if (profile.conditional()) {  // as if the kernel were of size one
+                found.size = std::sqrt(double(cell.row_sum) / unit * (double(cell.largest) / unit));
+                found.ridge /= unit, found.ratio *= unit, found.inverse *= unit;
+            }
         }
         for (int64_t k = 0; k < count; ++k) {
             const int64_t q = queries[k], step = task.path ? M : 1;
@@ -146,15 +159,17 @@ template <class T> class Solver {
             for (int64_t c = 0; c < C; ++c) {
                 const double size = size_of(c, least[c], most[c]);
                 mixing[m * C + c] = size > 0 ? T(probe_at(c, m) / size) : T(0);
-                if (task.trend) shifts[m] += mixing[m * C + c] * (least[c] + most[c]) / 2;
+                if (centered()) shifts[m] += mixing[m * C + c] * (least[c] + most[c]) / 2;
             }
         }
     }
 
+    bool centered() const { return task.trend || task.tail; }
+
     // The size of what output c predicts, as in trust.py.
     double size_of(int64_t c, double low, double high) const {
         double size = std::max(high, -low);
-        if (task.trend) size = std::max((high - low) / 2, 16 * double(std::numeric_limits<T>::epsilon()) * size);
+        if (centered()) size = std::max((high - low) / 2, 16 * double(std::numeric_limits<T>::epsilon()) * size);
         return task.value_scale ? std::max(size, double(*at<T>(task.value_scale, c))) : size;
     }
 
@@ -185,8 +200,8 @@ template <class T> class Solver {
             store(lengths.data() + 2 * width + c, projected);
         }
         found.inverse = found.ratio = 0;
-        for (int64_t p = heads - probes; p < heads; ++p)
-            found.inverse = std::max(found.inverse, double(lengths[width + p]) / double(lengths[p]));
+        for (int64_t p = heads - probes; p < heads; ++p)  // a tail may leave nothing to solve for
+            if (!tail || lengths[width + p] > 0) found.inverse = std::max(found.inverse, double(lengths[width + p]) / double(lengths[p]));
         if (!judge.wants(MEAN)) return;
         double all = 0;
         for (int64_t c = 0; heads + c < sides; ++c) {
@@ -209,7 +224,7 @@ template <class T> class Solver {
     }
 
     // Factors the cell that was gathered, or finds its factor in the cache; applies U'^-1 to the right-hand sides.
-    bool factor(const int64_t *members, const T *ridge, int64_t sides, bool borrowed) {
+    bool factor(const int64_t *members, const T *ridge, int64_t sides, bool borrowed, const int64_t *queries, int64_t count, const T *origin) {
         auto *cache = static_cast<FactorCache *>(task.cache);
         FactorCache::Key key;
         if (cache) {
@@ -228,6 +243,7 @@ template <class T> class Solver {
             cell.gram(0, cell.rows);
         }
         cell.form(profile, ridge, task.ridge_neighbor);
+        if (tail && !border(members, sides, queries, count, origin)) return false;
         const bool sound = cell.factor(sides);
         if (cache && sound) {
             try {
@@ -237,6 +253,22 @@ template <class T> class Solver {
             }
         }
         return sound;
+    }
+
+    // Projects the system and its right-hand sides; false if the polynomial may not be determined.
+    bool border(const int64_t *members, int64_t sides, const int64_t *queries, int64_t count, const T *origin) {
+        if (!tail->prepare(cell, at<T>(task.centers, 0), members)) return false;
+        unit = profile.unit(std::sqrt(*std::max_element(cell.cross_squares.data(), cell.cross_squares.data() + M)));
+        tail->project(cell, unit);
+        for (int64_t k = 0; k < count; ++k) {
+            const T *query = at<T>(task.query, queries[k] * task.features);
+            for (int64_t e = 0; e < task.features; ++e) point[e] = query[e] / cell.scales[e] - origin[e] / cell.scales[e];
+            tail->monomials(cell, point.data(), values_at.data() + k * task.tail);
+            tail->constrain(values_at.data() + k * task.tail, start.data() + k * task.tail);
+            for (int64_t i = 0; i < M; ++i) cell.side(i)[k] -= tail->image_of(i, start.data() + k * task.tail);
+        }
+        tail->complement(cell.side(0), cell.stride, round_up(sides, W));
+        return true;
     }
 
     // What query number k of the cell gets from the factor; false if that cannot be trusted.
@@ -258,6 +290,14 @@ template <class T> class Solver {
                 length += double(inner[i]) * inner[i];
             }
         }
+        if (tail) {
+            const T *own = kernels.data() + k * M;
+            for (int64_t i = 0; i < M; ++i) inner[i] += tail->start_of(i, start.data() + k * task.tail);
+            tail->polynomial(own, 1, inner.data(), 1, beside.data());
+            power = profile.at_zero(), plain = 0;
+            for (int64_t i = 0; i < M; ++i) power -= double(own[i]) * inner[i], plain += double(inner[i]) * inner[i];
+            for (int64_t a = 0; a < task.tail; ++a) power -= values_at[k * task.tail + a] * beside[a];
+        }
         double largest = 0;
         for (int64_t i = 0; i < M; ++i) largest = std::max(largest, std::abs(double(inner[i])));
         const double norm = std::sqrt(std::max(length, plain));
@@ -273,7 +313,7 @@ template <class T> class Solver {
                 for (int64_t c = 0; c < C; ++c) mean[c] += weight * value[c];
             }
         }
-        if (task.adjoint) keep_adjoint(q, ones, heads, T(total));
+        if (task.adjoint || (tail && task.multiples)) keep_adjoint(q, ones, heads, T(total));
         return true;
     }
 
@@ -287,7 +327,20 @@ template <class T> class Solver {
             const T *solved = cell.solution.data() + i * cell.width, direction = task.trend ? solved[ones] : T(0);
             for (int64_t c = 0; c < C; ++c) adjoint[i * C + c] = solved[heads + c] - direction * multiples[c];
         }
-        if (task.multiples) std::copy_n(multiples, C, at<T>(task.multiples, q * C));
+        if (tail && task.multiples) keep_polynomial(q, heads);
+        else if (task.multiples) std::copy_n(multiples, C, at<T>(task.multiples, q * C));
+    }
+
+    // Minus the multipliers of the query, which `finish` has left, and the polynomials of the values, for offsets as they are.
+    void keep_polynomial(int64_t q, int64_t heads) {
+        T *rows = at<T>(task.multiples, q * task.tail * (C + 1));
+        for (int64_t a = 0; a < task.tail; ++a) rows[a * (C + 1)] = T(-tail->unscaled(a, beside[a]));
+        for (int64_t c = 0; c < C; ++c) {
+            const int64_t *members = task.indices + q * M;
+            for (int64_t i = 0; i < M; ++i) kernel[i] = at<T>(task.values, members[i] * C)[c];
+            tail->polynomial(kernel.data(), 1, cell.solution.data() + heads + c, cell.width, beside.data());
+            for (int64_t a = 0; a < task.tail; ++a) rows[a * (C + 1) + 1 + c] = T(tail->unscaled(a, beside[a]));
+        }
     }
 
     // Means and powers with the first 1, 2, ..., M members, and which of them can be trusted.
@@ -382,7 +435,8 @@ template <class T> class Solver {
         if (task.power) std::fill_n(at<T>(task.power, q * steps), steps, T(0));
         if (task.weights) std::fill_n(at<T>(task.weights, q * M), M, T(0));
         if (task.adjoint) std::fill_n(at<T>(task.adjoint, q * M * C), M * C, T(0));
-        if (task.multiples) std::fill_n(at<T>(task.multiples, q * C), C, T(0));
+        const int64_t kept = task.tail ? task.tail * (C + 1) : C;
+        if (task.multiples) std::fill_n(at<T>(task.multiples, q * kept), kept, T(0));
     }
 };
 

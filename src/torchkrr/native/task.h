@@ -24,6 +24,8 @@ struct Task {
     double system_limit;  // the fourth of them in float64, whatever the task is in
     double least_norm;  // norms of weights are taken to be at least this
     const void *value_scale;  // (C): the size of what is predicted, where that is more than the values; or null
+    int64_t tail;       // monomials of a trend that borders the system, or zero; then `multiples` has (Q, tail, C + 1)
+    double precision;   // relative rounding of the points as they were given, for a tail
     int64_t points;     // N, if their inner products may be formed once for all cells; or zero
 };
 
