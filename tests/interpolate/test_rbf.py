@@ -269,7 +269,6 @@ def test_data_sites_in_a_file_are_read_block_by_block(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "index",
     [neighbors.ExactIndex(), neighbors.StreamedIndex(), neighbors.TreeIndex()],
-    ids=repr,
     ids=lambda index: type(index).__name__,
 )
 def test_every_index_finds_the_same(index):
