@@ -266,7 +266,11 @@ def test_data_sites_in_a_file_are_read_block_by_block(tmp_path, monkeypatch):
     assert f._layer.centers.data_ptr() == mapped.ctypes.data  # no copy
 
 
-@pytest.mark.parametrize("index", [neighbors.ExactIndex(), neighbors.StreamedIndex(), neighbors.TreeIndex()], ids=repr)
+@pytest.mark.parametrize(
+    "index",
+    [neighbors.ExactIndex(), neighbors.StreamedIndex(), neighbors.TreeIndex()],
+    ids=lambda index: type(index).__name__,
+)
 def test_every_index_finds_the_same(index):
     y, d, x = scattered(count=2500)
     np.testing.assert_allclose(RBFInterpolator(y, d, 20, index=index)(x), RBFInterpolator(y, d, 20)(x), rtol=1e-9, atol=1e-9)
