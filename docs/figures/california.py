@@ -16,7 +16,7 @@ from torch import Tensor
 from style import BLUE, GRAY, INK, save
 from torchkrr.interpolate import RBFInterpolator
 
-FILE = pathlib.Path(__file__).parent / "data" / "california.csv"
+FILE = pathlib.Path(__file__).parents[1] / "data" / "california.csv"
 SMOOTHINGS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 NEIGHBORS, HELD_OUT, SIDE = 100, 300, 220
 KILOMETERS = (87.0, 111.0)  # of a degree of longitude and of latitude, in the middle of California

@@ -14,7 +14,7 @@ from repository import DOCS, FENCE, LINK, ROOT, linked_file, place_on_site
 
 NAMESPACES = (
     *("functional", "nn", "kernels", "transforms", "neighbors", "tuning"),
-    *("losses", "models", "estimators", "vision", "text", "distributed"),
+    *("losses", "models", "interpolate", "estimators", "vision", "text", "distributed"),
 )
 NAME = re.compile(r"(?<!\[)`(torchkrr(?:\.\w+)+)`")
 
