@@ -58,6 +58,8 @@ def profile(kernel: Radial, d: Any, a: Arithmetic = LONG) -> Any:
             return (1 + d * d / (2 * a.number(kernel.alpha))) ** -a.number(kernel.alpha)
         case "InverseMultiquadric":
             return 1 / a.sqrt(1 + d * d)
+        case "InverseQuadratic":
+            return 1 / (1 + d * d)
     n = kernel.dimension // 2 + kernel.smoothness + 1
     factor = [
         1,
@@ -86,6 +88,8 @@ def slope_over_distance(kernel: Radial, d: np.ndarray) -> np.ndarray:
             return -((1 + d * d / (2 * Long(kernel.alpha))) ** -(Long(kernel.alpha) + 1))
         case "InverseMultiquadric":
             return -((1 + d * d) ** Long(-1.5))
+        case "InverseQuadratic":
+            return -2 / (1 + d * d) ** 2
     match kernel.smoothness:
         case 0:
             return -n * (d < 1) * inside ** (n - 1) * over

@@ -56,7 +56,7 @@ def check_definite(kernel: Any) -> None:
     if kernel.order > 0:
         raise InputError(
             f"{type(kernel).__name__} is only conditionally positive definite, and needs a polynomial trend, which there is "
-            "none of here. Use a kernel such as torchkrr.kernels.Matern32(); layers and functions with trend=... take this one."
+            "none of here. Use a kernel such as torchkrr.kernels.Matern32(); what has an option trend takes this one."
         )
 
 
