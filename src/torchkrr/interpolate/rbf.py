@@ -68,12 +68,11 @@ class RBFInterpolator:
         kernel: `"thin_plate_spline"`, `"linear"`, `"cubic"`, `"quintic"`, `"multiquadric"`, `"inverse_multiquadric"`,
             `"inverse_quadratic"` or `"gaussian"`.
         epsilon: $\epsilon$, what distances are multiplied by: one over a lengthscale. The first four kernels do without.
-        degree: of the polynomial, -1 for none; `None` is the least that the kernel needs, and at least 0. fade: let the
-        influence of a neighbor fall to zero before it is one no longer, so that the interpolant with `neighbors`
-            is continuous.
+        degree: of the polynomial, -1 for none; `None` is the least that the kernel needs, and at least 0.
+        fade: let the influence of a neighbor fall to zero before it is one no longer, so that the interpolant with
+            `neighbors` is continuous.
         index: how neighbors are found, see `torchkrr.neighbors`; `None` is exact: a k-d tree in few dimensions, otherwise
-        all
-            are compared, and data sites in a mapped file that is large for the memory are read block by block.
+            all are compared, and data sites in a mapped file that is large for the memory are read block by block.
         on_singular: `"warn"` solves what is singular in float64 with the smallest smoothing that resolves it, and a
             `RidgeRaisedWarning`; `"raise"` raises `SingularError`.
 
