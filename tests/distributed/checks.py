@@ -39,6 +39,8 @@ LAYERS: dict[str, Callable[[], dict[str, Any]]] = {
     "default kernel": dict,
     "trend": lambda: {"trend": "constant", "kernel": kernels.Matern32(1.5)},
     "fade": lambda: {"fade": True, "kernel": kernels.Matern32(1.5)},
+    "polynomial": lambda: {"trend": "linear", "kernel": kernels.ThinPlateSpline(1.5)},
+    "polynomial and fade": lambda: {"trend": "linear", "fade": True, "kernel": kernels.Cubic(2.0)},
     "fade and trend": lambda: {"fade": True, "trend": "constant", "kernel": kernels.Exponential(2.0)},
     "normalized": lambda: {"normalize": "cell", "trend": "constant", "kernel": kernels.Matern52(1.5)},
     "streamed": lambda: {"kernel": kernels.Matern32(1.5), "index": neighbors.StreamedIndex()},

@@ -55,8 +55,8 @@ def check_definite(kernel: Any) -> None:
     check_kernel(kernel)
     if kernel.order > 0:
         raise InputError(
-            f"{type(kernel).__name__} is only conditionally positive definite, and needs a polynomial trend, which there is "
-            "none of here. Use a kernel such as torchkrr.kernels.Matern32(); what has an option trend takes this one."
+            f"{type(kernel).__name__} is only conditionally positive definite: it needs a polynomial trend, and "
+            "there is none here. Use a kernel such as torchkrr.kernels.Matern32(); functions with a trend take this one."
         )
 
 
