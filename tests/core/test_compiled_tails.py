@@ -11,7 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from torchkrr import functional as F
 from torchkrr import kernels, native, neighbors, nn
-from torchkrr.core import compiled
+from torchkrr.core import compiled, trust
 from torchkrr.errors import BackendError, RidgeRaisedWarning, TrendWarning
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="the fused solver is not compiled")
@@ -164,6 +164,23 @@ def test_singular_cells_are_raised_as_by_torch():
         with pytest.warns(RidgeRaisedWarning):
             found = F.local_kernel_ridge(centers, centers, values[:31], rows, **options)
         torch.testing.assert_close(found[[0, 30]], values[[0, 30]].mean(0, keepdim=True).expand(2, 1), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("backend", ["fused", "torch"])
+def test_what_is_solved_again_does_not_depend_on_the_scale(backend, monkeypatch):
+    """Of the points, in powers of two: all numbers are the same but for their exponents."""
+    centers, query = torch.rand(150, 2), torch.rand(200, 2)
+    near = centers[centers[:, 0] < 0.4] + 1e-3  # some cells have close pairs, whose values differ
+    centers = torch.cat((centers, near))
+    values, rows, counts, found = torch.randn(len(centers), 1), neighbors.nearest(query, centers, 30), [], []
+    monkeypatch.setattr(trust, "solved_again", counts.append)
+    for scale in (1.0, 2.0**-12, 2.0**12):
+        options = {"kernel": kernels.Cubic(), "trend": 1, "ridge": 0.0, "backend": backend}
+        found.append(F.local_kernel_ridge(scale * query, scale * centers, values, rows, **options))
+    assert len(counts) == 3
+    assert 0 < counts[0] == counts[1] == counts[2] < 200
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 @pytest.mark.parametrize(
