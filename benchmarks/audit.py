@@ -157,7 +157,11 @@ def by_cleanlab(problem: Problem, numbers: bool) -> Finding:
 def by_vote(problem: Problem, numbers: bool) -> Finding:
     """The share of the nearest rows that have the same label; of numbers the distance from their mean."""
     rows = torch.from_numpy(problem.rows).float()
-    rows = torch.nn.functional.normalize(rows) if rows.shape[1] > COMPONENTS else (rows - rows.mean(0)) / rows.std(0)
+    rows = (
+        torch.nn.functional.normalize(rows)
+        if rows.shape[1] > COMPONENTS
+        else (rows - rows.mean(0)) / rows.std(0).clamp_min(1e-12)
+    )
     near = torchkrr.neighbors.nearest(rows, rows, NEIGHBORS, exclude_self=True).numpy()
     if numbers:
         return Finding((-np.abs(problem.given - problem.given[near].mean(1)),), None)
