@@ -219,9 +219,9 @@ def report(records: list[harness.Record]) -> str:
         "of people are those of CIFAR-10N (Wei et al., CC BY-NC 4.0). Seconds from features, everything counted.",
         "",
         "The defaults of torchkrr (the largest false discovery rate, the strength of the usual rate of mistakes, where the "
-        "fit of the noise model starts) were chosen with the right labels of the CIFAR-10 and banking77 problems in view, the "
-        f"first also with cleanlab's F1 on CIFAR-10. C = {COST:g} of cleanlab's logistic regression was set once, not "
-        "tuned. So these sets flatter torchkrr; the tables and the numbers took no part in those choices.",
+        "fit of the noise model starts) were chosen with the right labels of the CIFAR-10 and banking77 problems in view, "
+        f"the first also with cleanlab's F1 on CIFAR-10. C = {COST:g} of cleanlab's logistic regression was set once, "
+        "not tuned. So these sets flatter torchkrr; the tables and the numbers took no part in those choices.",
     ]
     for key, title, places in (("auroc", "Area under the ROC curve", ".3f"), ("precision", "Average precision", ".3f")):
         lines += ["", f"## {title}", "", *_table(found, key, places)]
