@@ -6,14 +6,13 @@ import sys
 import pytest
 from tools.counts import PACKAGE, PAPER, ROOT, python_files, statements
 
-FILES, LINES, PAPER_LINES, FILE_LINES = 155, 25_800, 4_000, 600
+FILES, LINES, PAPER_LINES, FILE_LINES = 149, 25_500, 4_000, 600
 # Packages and files for what 0.1.0 could not do at all.
 NEW = ("interpolate", "quality", "stores")
 NEW_FILES = (
     *("cli/audit.py", "core/tails.py", "estimators/left_out.py"),
     *("kernels/conditional.py", "neighbors/tree.py"),
 )
-TAILS = 200  # statements for trends of any degree among those of the solvers, which had a constant one
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def test_the_package_has_few_files_and_lines(printed):
     new_lines, new_statements = (sum(printed[name][column] for name in NEW) for column in (1, 2))
     texts = [(PACKAGE / name).read_text() for name in NEW_FILES]
     assert lines - new_lines - sum(text.count("\n") for text in texts) <= LINES
-    assert total - new_statements - sum(map(statements, texts)) - TAILS < printed["torchkrr 0.1.0"][2]
+    assert total - new_statements - sum(map(statements, texts)) < printed["torchkrr 0.1.0"][2]
 
 
 def test_the_experiments_of_the_paper_are_short(printed):

@@ -408,7 +408,9 @@ def _without_vouching(predictor: Predictor, duplicates: Array) -> Predictor:
     sizes = np.bincount(together)
     merged = torch.from_numpy(np.where(sizes[together] > 1, together, -1).astype(np.int64))
     choices = predictor.members, predictor.offset, predictor.unit, predictor.seed, predictor.prior
-    return Predictor(predictor.rows._replace(groups=merged), *choices)
+    other = Predictor(predictor.rows._replace(groups=merged), *choices)
+    other.fitted_prior = predictor.fitted_prior  # groups have no part in it, and it takes seconds where rows are many
+    return other
 
 
 def _chained(names: Array) -> Array:
